@@ -36,7 +36,7 @@ from .common.dtypes import FLOATS
 from .common.memory import pass_on_shortage
 from .common.steps import step
 from .common.system import require_space
-from .common.users_code import first_line
+from .common.users_code import untranslated
 from .documents import RECORD, read_object
 from .models.manifests import MANIFEST
 from .models.program_files import to_metadata
@@ -162,7 +162,7 @@ def saved(graph: Any, signature: Signature, target: Path) -> Asset:
         shutil.rmtree(target, ignore_errors=True)
         if isinstance(error.__cause__, OSError):  # of the disk
             raise error.__cause__ from None
-        raise UnsupportedError(f"Core AI cannot hold the module: {first_line(error)}") from error
+        raise UnsupportedError(f"Core AI cannot hold the module: {untranslated(error)}") from error
     return Asset(target)
 
 

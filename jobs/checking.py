@@ -10,6 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..converters.checkpoints.formats.onnx_model import OnnxFile
 from ..converters.common.policy import Policy
 from ..converters.maps import Plan, Step
 from ..converters.maps.notation.axes import UNIT, Atom, Axes, Product, Sum
@@ -21,8 +22,9 @@ from ..converters.maps.sources.variants import table_of
 from ..converters.models import PROGRAMS, Model
 from ..converters.models.factories import framework_of
 from ..converters.planning.conversion import conversion_of
+from ..converters.planning.transcoding import is_quantized
 from ..errors import BadInputError
-from ..parity.check.verdict import Verdict
+from ..parity.check.verdict import Stage, Verdict
 
 if TYPE_CHECKING:
     from ..parity.goldens.golden import Golden
@@ -62,13 +64,29 @@ def compare(
     options: dict[str, Any] = {"quick": quick, "expected": expected, "layout": independent}
     if inputs and not isinstance(reference, Golden):
         options["probes"] = probes_from_file(inputs, reference.signature)
-    stage = None
-    if candidate.framework == "mlprogram":
-        from ..parity.packages.compressed import as_compressed
-
-        reference, stage = as_compressed(reference, candidate)
+    reference, stage = by_codes(reference, candidate, source)
     verdict = check(reference, candidate, runtime=runtime, policy=policy, **options)
     return verdict.preceded_by(stage) if stage else verdict
+
+
+def by_codes(
+    reference: Model | Golden, candidate: Model, source: Model | None
+) -> tuple[Model | Golden, Stage | None]:
+    """Return REFERENCE, made from SOURCE, with the weights that the file CANDIDATE has on codes, and whether they are its.
+
+    Raises:
+        UnsupportedError: CANDIDATE rounds more than weights.
+    """
+    graph = candidate.tensors if isinstance(candidate.tensors, OnnxFile) else None
+    if graph is not None:
+        graph.require_exact_inputs()
+    # A graph has the codes of a quantized source as they are, which fingerprints see.
+    dense = graph is not None and source and not is_quantized(source)
+    if candidate.framework != "mlprogram" and not dense:
+        return reference, None
+    from ..parity.packages.compressed import as_compressed
+
+    return as_compressed(reference, candidate)
 
 
 def with_reader(model: Model, other: Model | Golden) -> Model:

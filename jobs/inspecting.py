@@ -95,7 +95,9 @@ def inspect_spec(spec: str, *, trust_code: str | None = None, map_name: str | No
     facts = model_facts(model)
     if lines := model_lines(spec, model):
         facts[USAGE] = lines
-    source = recorded_path(read_manifest(path / MANIFEST).get("source", {}))
+    beside = Path(f"{path}.{MANIFEST}")  # of a file, a package or an asset
+    known = read_manifest(beside if beside.is_file() else path / MANIFEST)
+    source = recorded_path(known.get("source", {}))
     kind = model.framework if model.path else f"{model.framework} code"
     commands = proposals(spec, kind, source, model)
     if CODES in facts:  # exports to Core ML begin with dense weights
@@ -206,15 +208,26 @@ def model_facts(model: Model) -> Facts:
         facts["operators"] = dict(Counter(node.op_type for node in graph.graph.node))
         facts["opsets"] = {it.domain or "ai.onnx": it.version for it in graph.opset_import}
     try:
-        facts["inputs"] = [
-            f"{port.name}: {port.dtype} {list(port.shape)}" for port in model.signature.inputs
-        ]
-        facts["outputs"] = [
-            f"{port.name}: {port.dtype} {list(port.shape)}" for port in model.signature.outputs
-        ]
+        facts |= ports_facts(model)
     except WeighbridgeError as error:
         facts["inputs"] = f"unknown: {error}"
     return facts
+
+
+def ports_facts(model: Model) -> Facts:
+    """Describe what MODEL takes and gives; an asset has its own dtypes, whatever its record says of the source's."""
+    asset = model.tensors if isinstance(model.tensors, Asset) else None
+    sides = asset.process.ask("ports") if asset else ((), ())
+    own = [{name: dtype for name, dtype, _ in side} for side in sides]
+    return {
+        what: [f"{it.name}: {dtypes.get(it.name, it.dtype)} {list(it.shape)}" for it in ports]
+        for what, ports, dtypes in zip(
+            ("inputs", "outputs"),
+            (model.signature.inputs, model.signature.outputs),
+            own,
+            strict=True,
+        )
+    }
 
 
 def mlx_class(model: Model) -> str:

@@ -16,6 +16,7 @@ from ..converters.libraries.target import OWN
 from ..converters.models import PROGRAMS, Model
 from ..converters.models import open as open_model
 from ..converters.models.library_family import PICTURES
+from ..converters.models.program_files import program_in
 from ..converters.models.specs import exists
 from ..converters.sidefiles import PROCESSORS
 from ..converters.values import Array
@@ -125,7 +126,8 @@ def model_lines(spec: str, model: Model) -> list[str]:
     except WeighbridgeError:  # its inputs are unknown, or its files say nonsense
         return []
     dialect = DIALECTS.get(kind, kind.split(" ")[0])
-    return _filled(kind, arrays, dialect, path=repr(spec), **_names(model)) if kind else []
+    file = str(program_in(Path(spec)) or spec)  # of a folder with an ONNX file that file
+    return _filled(kind, arrays, dialect, path=repr(file), **_names(model)) if kind else []
 
 
 def adapter_lines(spec: str, adapter: Adapter) -> list[str]:

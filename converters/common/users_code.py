@@ -22,6 +22,8 @@ OURS: Final = __name__.partition(".")[0]
 NOT_OURS: Final = frozenset({"benchmarks", "examples", "tests"})
 INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 LONGEST: Final = 400  # characters of a message
+# Operations in messages of exporters: <OpOverload(op='aten.sin'...)>, ops: aten.sin.default, op: target: sin.default.
+NAMED: Final = re.compile(r"(?:op='|ATen ops: |, (?=aten\.)|op: target: )(\w+(?:\.\w+)*)")
 COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal
 _named: set[Path] = set()  # files and folders of the code that users named
 
@@ -116,6 +118,20 @@ def first_line(error: BaseException) -> str:
     """Return the first line of ERROR's message that is not empty; of an empty one its type."""
     lines = (line.strip() for line in message_of(error).splitlines())
     return next((line for line in lines if line), type(error).__name__)
+
+
+def untranslated(error: BaseException) -> str:
+    """Return what an exporter's ERROR says: the operations that it names, or its first line.
+
+    >>> untranslated(ValueError("unsupported ATen ops: aten.polygamma.default. Use a lowering"))
+    'no translation of aten.polygamma; rewrite the model without it'
+    """
+    named = sorted({found[1].removesuffix(".default") for found in NAMED.finditer(str(error))})
+    return (
+        f"no translation of {', '.join(named)}; rewrite the model without {'them' if named[1:] else 'it'}"
+        if named
+        else first_line(error)
+    )
 
 
 def message_of(error: BaseException) -> str:

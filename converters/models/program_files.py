@@ -45,9 +45,16 @@ def open_program(path: Path) -> Model:
 
 
 def recorded(file: ProgramFile) -> dict[str, Any]:
-    """Return what an export of ours wrote into FILE; empty for a file of somebody else's."""
+    """Return what an export of ours wrote into FILE; empty for a file of somebody else's.
+
+    So is a graph that another program made of one of ours: it keeps the record, and most of what that names is gone.
+    """
     text = file.metadata.get(MANIFEST)
-    return parse_object(str(text), f"{file.path}: {MANIFEST}") if text else {}
+    found = parse_object(str(text), f"{file.path}: {MANIFEST}") if text else {}
+    named = found.get("weights")
+    if not isinstance(file, OnnxFile) or not isinstance(named, dict):
+        return found
+    return {} if 2 * len(named.keys() - file.headers.keys()) > len(named) else found
 
 
 def to_metadata(manifest: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -18,7 +19,7 @@ from ..captures.positional import bounded, bounds, in_precision, quiet, record_l
 from ..captures.program_options import OPSET, ProgramOptions
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
-from ..common.users_code import first_line
+from ..common.users_code import untranslated
 from ..models.manifests import MANIFEST
 from ..models.program_files import CODES, to_metadata
 from ..models.signature import Signature
@@ -29,6 +30,7 @@ from .codes import Kept, keep_codes, opset_for
 from .recurrent import any_length, exact_tanh, translations
 from .writing import require_place, write
 
+WORD: Final = re.compile(r"\w+")
 OURS: Final = "module"  # the module, inside the one that is exported
 
 
@@ -114,6 +116,7 @@ def graph_of(
     step("writing the ONNX graph")
     proto = translated(graph, signature, opset)
     rename(proto.graph)
+    name_sizes(proto.graph, signature)
     exact_tanh(proto.graph)
     return proto, unread(graph)
 
@@ -143,7 +146,7 @@ def translated(graph: Any, signature: Signature, opset: int) -> Any:
     except Exception as error:
         pass_on_shortage(error)
         raise UnsupportedError(
-            f"PyTorch cannot write the module as ONNX: {first_line(beginning(error))}"
+            f"PyTorch cannot write the module as ONNX: {untranslated(beginning(error))}"
         ) from error
 
 
@@ -168,6 +171,19 @@ def rename(graph: Any) -> None:
         if scopes:
             value = scopes.replace(f"'{OURS}.", "'").replace(f"'{OURS}'", "''")
             node.metadata_props.append(onnx.StringStringEntryProto(key=SCOPES, value=value))
+
+
+def name_sizes(graph: Any, signature: Signature) -> None:
+    """Call the sizes of GRAPH that vary as SIGNATURE does; torch.export calls them s21, s22."""
+    names: dict[str, str] = {}
+    given = {value.name: value.type.tensor_type.shape.dim for value in graph.input}
+    for port in signature.inputs:
+        for size, axis in zip(port.shape, given.get(port.name, ()), strict=False):
+            names |= {axis.dim_param: size} if axis.dim_param and isinstance(size, str) else {}
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for axis in value.type.tensor_type.shape.dim:
+            if axis.dim_param:
+                axis.dim_param = WORD.sub(lambda it: names.get(it[0], it[0]), axis.dim_param)
 
 
 def constants_of(graph: Any) -> dict[str, Array]:

@@ -12,8 +12,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from ...converters.captures.mlprogram.names import turned
 from ...converters.models import Model, Signature
 from ...converters.models.ports import paired, under_other_names, without_last
+from ...converters.models.program_files import open_program, program_in, recorded
 from ...errors import UnsupportedError, WeighbridgeError
 from ..options import Options
 from .gguf import Like, model_like
@@ -26,35 +28,80 @@ CHOSEN: Final = "attention"  # in a record that was found here
 def record_by_graph(
     source: Path, ported: Callable[[Model], Model], like: Like, options: Options
 ) -> dict[str, Any]:
-    """Return which constant of the package SOURCE is which tensor of LIKE; empty where that is not clear.
+    """Return which constant of the package or ONNX file SOURCE is which tensor of LIKE; empty where that is not clear.
 
     The model of LIKE is exported with drawn weights, whose record says where each went, in the ways in
     which SOURCE may have been. Where SOURCE has the same operations, the constants in the same places are
     the same tensors; else where its operations read constants of the same sizes in the same order.
 
     Args:
-        source: the package.
+        source: the package or file.
         ported: says what a model takes where nothing else does.
         like: the model's directory.
         options: see :class:`Options`.
     """
-    if source.suffix != ".mlpackage":
+    twins = of_package if source.suffix == ".mlpackage" else of_graph
+    try:
+        model = ported(filled(source, like, {}, options))
+        attempts = twins(source, model)
+    except WeighbridgeError:
         return {}
+    ordered: dict[
+        str, Any
+    ] = {}  # which another attention, with the same operations, is better than
+    for attention in ATTENTION:
+        with suppress(WeighbridgeError), tempfile.TemporaryDirectory() as folder:
+            alike, found = attempts(drawn(model, attention), Path(folder))
+            if alike:
+                return {**alike, CHOSEN: attention}
+            ordered = ordered or ({**found, CHOSEN: attention} if found else {})
+    return ordered
+
+
+Found = dict[str, Any] | None
+Attempt = Callable[[Any, Path], tuple[Found, Found]]  # by the same operations, and by their order
+
+
+def of_package(source: Path, model: Model) -> Attempt:
+    """Return what exports a module of MODEL as the package SOURCE was, and gives the record of SOURCE by that."""
     from ...converters.captures.mlprogram import load_program
     from ...converters.recovering.alike import record_from
     from ...converters.recovering.ordered import record_in_order
 
-    try:
-        model, other = ported(filled(source, like, {}, options)), load_program(source)
-    except WeighbridgeError:
-        return {}
-    for attention in ATTENTION:
-        with suppress(WeighbridgeError), tempfile.TemporaryDirectory() as folder:
-            twin = exported(drawn(model, attention), model, other, Path(folder))
-            sides = twin.manifest, twin.body, other.body
-            if found := record_from(*sides) or record_in_order(*sides):
-                return {**found, CHOSEN: attention}
-    return {}
+    other = load_program(source)
+
+    def attempt(module: Any, folder: Path) -> tuple[Found, Found]:
+        twin = exported(module, model, other, folder)
+        sides = twin.manifest, twin.body, other.body
+        alike = record_from(*sides)
+        return alike, None if alike else record_in_order(*sides)
+
+    return attempt
+
+
+def of_graph(source: Path, model: Model) -> Attempt:
+    """Return what exports a module of MODEL as an ONNX file, and gives the record of the one SOURCE by that."""
+    from ...converters.checkpoints.formats.onnx_model import OnnxFile
+    from ...converters.onnx_export.export import export_onnx
+    from ...converters.onnx_export.placed import record_in_order
+
+    other = open_program(program_in(source) or source)
+    if not isinstance(other.tensors, OnnxFile):
+        raise UnsupportedError(f"{source} is no ONNX file")
+    file, signature = other.tensors, given_by(model.signature, other.signature)
+
+    def attempt(module: Any, folder: Path) -> tuple[Found, Found]:
+        path = folder / "twin.onnx"
+        export_onnx(module, signature, path)
+        twin = OnnxFile(path)
+        return None, record_in_order(recorded(twin), twin, file)
+
+    return attempt
+
+
+def given_by(own: Signature, there: Signature) -> Signature:
+    """Return OWN, of a model, without its last outputs that a file which says THERE does not give."""
+    return without_last(own, under_other_names(there, turned(paired(own, there))))
 
 
 def exported_again(
@@ -71,6 +118,8 @@ def exported_again(
         options: see :class:`Options`.
         attention: of ``ATTENTION``, that which SOURCE has.
     """
+    if source.suffix != ".mlpackage":
+        return []
     from ...converters.captures.mlprogram import load_program
     from ...converters.recovering.alike import constants_apart
     from ...converters.runtimes.torch import fill, torch_side
@@ -107,14 +156,14 @@ def exported(module: Any, model: Model, program: Any, folder: Path) -> Any:
         WeighbridgeError: it cannot be exported so.
     """
     from ...converters.captures.mlprogram import load_program, read_signature
-    from ...converters.captures.mlprogram.names import renamed, turned
+    from ...converters.captures.mlprogram.names import renamed
     from ...converters.captures.torch_to_mlx.operations.recurrent.recorded import kept_whole
     from ...converters.coreml.export import export_coreml, settings_of
     from ...converters.coreml.options import with_sizes
 
     own, target, there = model.signature, folder / "twin.mlpackage", read_signature(program.path)
     names = turned(paired(own, there))
-    own = without_last(own, under_other_names(there, names))
+    own = given_by(own, there)
     signature = with_sizes(with_names(own), sizes_of(own, renamed(program.inputs, names)))
     with kept_whole() if program.census.keys() & RECURRENT else nullcontext():
         export_coreml(module, signature, target, **settings_of(program.body))

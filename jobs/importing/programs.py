@@ -98,6 +98,8 @@ def opened(source: Path) -> Contents:
     if inside := program_in(source):
         file: Any = open_program(inside).tensors
         record = recorded(file)
+        if isinstance(file, OnnxFile):
+            file.require_exact_inputs()
         named = named_by_nodes(file) if isinstance(file, OnnxFile) and not record else file
         return Contents(named, record, lambda: open_program(inside).signature)
     if source.suffix != ".mlpackage":
@@ -161,7 +163,10 @@ def by_graph(
     record = record_by_graph(source, partial(with_ports, contents=contents), like, options)
     if not record:
         return None
-    model, lines = recovered(source, contents._replace(manifest=record), like, options)
+    inside = program_in(source)
+    raw = open_program(inside).tensors if inside else None
+    placed = contents._replace(constants=raw or contents.constants, manifest=record)
+    model, lines = recovered(source, placed, like, options)
     again = exported_again(source, with_ports(model, contents), like, options, record[CHOSEN])
     return model, [*lines, *folded_in(record), *again]
 

@@ -84,11 +84,12 @@ def check(  # noqa: PLR0913  # the options of a verb, by keyword
     notes = [*notes_on_modes(None if isinstance(reference, Golden) else reference, candidate)]
     judged = Candidate(candidate, runtime or native_runtime(candidate.framework), policy)
     judged = judged.called_as(reference.signature)
-    reference, left = as_given(reference, judged)
+    reference, left, given = as_given(reference, judged)
     notes += left
     notes += [] if quick or probes else left_out(reference, judged)
     golden = record_for(reference, judged, quick=quick, probes=probes, cache=cache)
-    return Check(golden, judged, expected or {}, layout, quick=quick, unchecked=notes).verdict()
+    asked = (expected or {}, layout, given)
+    return Check(golden, judged, *asked, quick=quick, unchecked=notes).verdict()
 
 
 @dataclass
@@ -98,11 +99,13 @@ class Check(Runs):
     Attributes:
         expected: what a map says.
         layout: the independent layout check: whether there is one, and what it is.
+        given: what is known of the outputs before anything runs.
         untrue: what a package says of itself and is not so.
     """
 
     expected: Expectations
     layout: tuple[bool, str] | None = None
+    given: tuple[Stage, ...] = ()
     untrue: list[str] = field(default_factory=list)
 
     def verdict(self) -> Verdict:
@@ -114,9 +117,9 @@ class Check(Runs):
         stages += processor_stages(self.golden.model, self.candidate.model, needed=sees)
         self.unchecked += [stage.detail for stage in towers]
         asked = self.golden.signature, self.candidate.signature, self.candidate.names
-        stages += [*towers, auxiliary_stage(*asked)]
-        before = self.golden.more
-        stages += self.runs() if stages[-1].status != "fail" else []
+        auxiliary, before = auxiliary_stage(*asked), self.golden.more
+        runs = auxiliary.status in ("pass", "skipped")
+        stages += [*towers, auxiliary, *(self.runs() if runs else []), *self.given]
         if sees:
             stages = self.with_pictures(stages)
         if self.golden.more != before:  # bounds are wider than they were

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ...converters.common.policy import full_tokens
-from ...converters.models import PROGRAMS, Model
+from ...converters.libraries.transformers import meta_model
+from ...converters.models import PROGRAMS, Model, Signature
 from ...converters.models.pictures import of_pictures
 from ...converters.models.ports import without_last
 from ...converters.quantization import Dequantized
+from ...errors import WeighbridgeError
 from ..configuration.lengths import to_cross
 from ..goldens.rounding import WIDE
 from ..probes import coverage
 from ..probes.probes import Probe, make_probes
+from ..weights.orders import shorten
 from ..weights.weights import base_weights, has_wider, kept_weights, storage_dtype
 from .candidate import Candidate
+from .verdict import Stage
 
 if TYPE_CHECKING:
     from ..goldens.golden import Golden
 
+BESIDE_TOKENS: Final = ("attention_mask", "positions", "token_types")  # roles of inputs
 REACH: Final = 2048  # positions at which half precision is looked at, if the model has as many
 
 
@@ -55,15 +61,77 @@ def record_for(
     return recorder.record("verdict", tuple(sorted(precisions)), cache, storages)
 
 
-def as_given(reference: Model | Golden, candidate: Candidate) -> tuple[Model | Golden, list[str]]:
-    """Return REFERENCE without its last outputs that CANDIDATE, another tool's program, lacks; and what is left out."""
+class Given(NamedTuple):
+    """A reference as another tool's program was given it.
+
+    Attributes:
+        reference: takes the masks and positions that the program asks for, and gives no last outputs
+            that this lacks.
+        notes: what is left out, in words.
+        stages: that of the outputs, where what is left out needs weights that nothing else does.
+    """
+
+    reference: Model | Golden
+    notes: tuple[str, ...] = ()
+    stages: tuple[Stage, ...] = ()
+
+
+def as_given(reference: Model | Golden, candidate: Candidate) -> Given:
+    """Return REFERENCE as CANDIDATE was given it; unchanged unless that is another tool's program."""
     own = candidate.signature if candidate.model.framework in PROGRAMS else None
     if own is None or candidate.manifest or not isinstance(reference, Model):
-        return reference, []
-    signature, narrow = reference.signature, without_last(reference.signature, own)
+        return Given(reference)
+    signature = with_masks(reference, own)
+    narrow = without_last(signature, own)
     left = [it.name for it in signature.outputs[len(narrow.outputs) :]]
-    given = replace(reference, declared=narrow, known={}) if left else reference
-    return given, [f"{name}, which the candidate does not give" for name in left]
+    if narrow == reference.signature:
+        return Given(reference)
+    given = replace(reference, declared=narrow, known={})
+    notes = tuple(f"{name}, which the candidate does not give" for name in left)
+    return Given(given, notes, unreached(reference, given, left) if left else ())
+
+
+def unreached(reference: Model, given: Model, left: Collection[str]) -> tuple[Stage, ...]:
+    """Return the stage of the outputs LEFT out of GIVEN; none where the others need every weight of REFERENCE.
+
+    What leads to the others only, such as hidden states below logits, is compared with them.
+    """
+    from ..reference.unused import unneeded
+
+    probe = make_probes(reference.signature, tokenizer=None, quick=True)[0]
+    lost = sorted(unneeded(given, probe) - unneeded(reference, probe))
+    words = f"{', '.join(left)} is not given, and nothing else needs {shorten(lost, 3)}"
+    return (Stage("outputs", "unverified", words, {"weights": lost}),) if lost else ()
+
+
+def with_masks(reference: Model, own: Signature) -> Signature:
+    """Return the signature of REFERENCE, with what the program OWN is asks for beside its token ids.
+
+    A language model is called with token ids alone, and takes a mask and positions all the same.
+    """
+    signature = reference.signature
+    given = {it.name for it in signature.inputs}
+    ids = next((it for it in signature.inputs if it.role == "token_ids"), None)
+    more = [it for it in own.inputs if it.name not in given and it.role in BESIDE_TOKENS]
+    if ids is None or not more:
+        return signature
+    known = parameters_of(reference)
+    added = (
+        replace(ids, name=it.name, role=it.role)
+        for it in more
+        if it.name in known and len(it.shape) == len(ids.shape)
+    )
+    return replace(signature, inputs=(*signature.inputs, *added))
+
+
+def parameters_of(model: Model) -> Collection[str]:
+    """Return what the module of MODEL can be called with, by name; nothing where it has none in PyTorch."""
+    try:
+        module = model.factory or meta_model(model.config)
+    except WeighbridgeError:
+        return ()
+    forward = getattr(module, "forward", None)
+    return inspect.signature(forward).parameters if forward else ()
 
 
 def shown_to(candidate: Candidate, probes: Sequence[Probe]) -> Sequence[Probe]:

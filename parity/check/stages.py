@@ -66,6 +66,8 @@ def auxiliary_stage(
 ) -> Stage:
     """Say whether the candidate takes every input of the reference, in the same role.
 
+    One that asks for more cannot be run, which says nothing of what it computes.
+
     NAMES are the reference's name -> the candidate's of what that calls otherwise.
     """
     if candidate is None:
@@ -76,7 +78,6 @@ def auxiliary_stage(
         f"{name} ({wanted[name].role}) is not an input of the candidate, so it is ignored"
         for name in wanted.keys() - found.keys()
     ]
-    problems += [f"{name} is asked for and unknown" for name in found.keys() - wanted.keys()]
     problems += [
         f"{name}: role {wanted[name].role} became {found[name].role}"
         for name in wanted.keys() & found.keys()
@@ -86,6 +87,11 @@ def auxiliary_stage(
     if problems:
         words = f"{join(sorted(problems))}{called}"
         return Stage("auxiliary", "fail", words, {"problems": sorted(problems)})
+    if unknown := sorted(found.keys() - wanted.keys()):
+        words = (
+            f"{join([f'{it} is asked for and unknown' for it in unknown])}; nothing was run{called}"
+        )
+        return Stage("auxiliary", "unverified", words, {"unknown": unknown})
     roles = ", ".join(f"{it.name}: {it.role}" if it.role else it.name for it in wanted.values())
     return Stage("auxiliary", "pass", f"inputs agree ({roles}){called}")
 

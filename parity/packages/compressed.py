@@ -1,4 +1,4 @@
-"""Compressed weights of a package, held against the source's: is each number the nearest its codes could give?
+"""Weights of a file on codes, held against the source's: is each number the nearest its codes could give?
 
 What is left of the check is then against the source with these weights, which the package is to compute with.
 """
@@ -24,15 +24,12 @@ from ..check.verdict import Stage
 from ..weights.orders import shorten
 from ..weights.reference_index import ranked
 from ..weights.sketches.sketch import squeeze
+from .coded import Coded, CodedFile, coded_in
 from .constants import rules_of
-from .gates import begins, gates
 from .parts import joined, rows
 from .source import SourceTensors
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ...converters.captures.mlprogram.program import Program
     from ..goldens.golden import Golden
 
 NAME: Final = "compressed"
@@ -120,37 +117,34 @@ class Option(NamedTuple):
 
 @dataclass(frozen=True)
 class CompressedWeights:
-    """The compressed weights of a package, and the source that they are held against."""
+    """The weights of a file that are on codes, and the source that they are held against."""
 
-    program: Program
+    file: CodedFile
     source: SourceTensors
 
     def fits(self) -> dict[str, Fit | None]:
-        """Return the best fit of each compressed constant; ``None`` where no tensor has its size.
+        """Return the best fit of each; ``None`` where no tensor has its size.
 
-        Zeros that begin a recurrent layer, or are no tensor's size, are left out: they are no weights.
+        Zeros that are no tensor's size are left out: they are no weights.
         """
-        weights = self.program.compressed()
-        zeros = {name for name, it in weights.items() if is_zero(it)}
-        begin = {name for name in zeros if begins(weights[name])}
-        found = {name: self.best(name, it) for name, it in weights.items() if name not in begin}
-        return {name: it for name, it in found.items() if it or name not in zeros}
+        found = {name: self.best(name, it) for name, it in self.file.weights.items()}
+        return {n: it for n, it in found.items() if it or np.any(self.file.weights[n].values())}
 
-    def best(self, name: str, variable: Any) -> Fit | None:
+    def best(self, name: str, coded: Coded) -> Fit | None:
         """Return how the constant NAME fits the first tensor that it is made of, or the nearest one."""
         found: Fit | None = None
-        for option in self.options(name, variable):
-            fit = fit_of(name, variable, option, self.source)
+        for option in self.options(name, coded):
+            fit = fit_of(name, coded, option, self.source)
             if found is None or _misfit(fit) < _misfit(found):
                 found = fit
             if fit.ok:
                 break
         return found
 
-    def options(self, name: str, variable: Any) -> Iterator[Option]:
+    def options(self, name: str, coded: Coded) -> Iterator[Option]:
         """Yield what NAME may be made of."""
-        shape = tuple(variable.shape)
-        for expression in self.expressions(name, variable):
+        shape = coded.shape
+        for expression in self.expressions(name, coded):
             array = self.source.evaluated(expression)
             if array is not None and array.size == math.prod(shape):
                 yield Option(array.reshape(shape), array.shape, expression)
@@ -158,53 +152,41 @@ class CompressedWeights:
                 if array.ndim > 1 and squeeze(turned.shape) == squeeze(shape):
                     yield Option(turned.reshape(shape), turned.shape, expression, turned=True)
 
-    def expressions(self, name: str, variable: Any) -> Iterator[Any]:
+    def expressions(self, name: str, coded: Coded) -> Iterator[Any]:
         """Yield the arithmetic that may have made NAME, the likeliest first."""
-        from ...converters.captures.mlprogram.evaluator import constant_value
-
-        shape = tuple(variable.shape)
-        if "value" in (rule := rules_of(self.program.manifest).get(name) or {}):
+        shape = coded.shape
+        if "value" in (rule := rules_of(self.file.manifest).get(name) or {}):
             yield rule["value"]
         yield from (value for constant, value in self.gates if constant == name)
         yield from ({"key": it} for it in self.names(name, shape))
         yield from rows(shape, self.source)
-        if whole := joined(np.asarray(constant_value(variable)), self.source):
+        if whole := joined(coded.values(), self.source):
             yield whole
 
     @cached_property
     def gates(self) -> list[tuple[str, Any]]:
         """What constants of recurrent operations may be."""
-        return [*gates(self.program, self.source)]
+        return [*self.file.gates(self.source)]
 
     def names(self, name: str, shape: tuple[int, ...]) -> list[str]:
         """Return the tensors of as many numbers as SHAPE, that first which a manifest or the name tells."""
-        entry = dict(self.program.manifest.get("weights") or {}).get(name) or {}
+        entry = dict(self.file.manifest.get("weights") or {}).get(name) or {}
         alike = self.source.of_size(shape)
         named = self.source.own(str(entry.get("key", "")))
         return sorted(ranked(name, alike), key=lambda it: it != named)
-
-
-def is_zero(variable: Any) -> bool:
-    """Say whether all numbers that VARIABLE stands for are zeros."""
-    from ...converters.captures.mlprogram.evaluator import constant_value
-
-    return not np.any(constant_value(variable))
 
 
 def _misfit(fit: Fit) -> tuple[float, ...]:
     return fit.lost, fit.beyond, fit.zeroed, fit.moved
 
 
-def fit_of(name: str, variable: Any, option: Option, source: SourceTensors) -> Fit:
-    """Return how VARIABLE, compressed and called NAME, fits OPTION of SOURCE."""
-    from ...converters.captures.mlprogram.closest import closest, zeros_of
-    from ...converters.captures.mlprogram.evaluator import constant_value
-
-    exact, values = option.wanted.astype(np.float64), np.asarray(constant_value(variable))
-    held, best = values.astype(np.float64), closest(variable, exact)
+def fit_of(name: str, coded: Coded, option: Option, source: SourceTensors) -> Fit:
+    """Return how the weight NAME, CODED, fits OPTION of SOURCE."""
+    exact, values = option.wanted.astype(np.float64), coded.values()
+    held, best = values.astype(np.float64), coded.closest(exact)
     gap, least = np.abs(held - exact), np.abs(best.values - exact)
     wrong = ~(gap - least <= best.room)
-    zeros = zeros_of(variable)
+    zeros = coded.zeros
     size = float(np.linalg.norm(exact))
     kept = np.ones(exact.shape, bool) if zeros is None else ~zeros
     out = int((kept & (least > best.step + best.room)).sum())
@@ -296,38 +278,24 @@ def compressed_stage(fits: Mapping[str, Fit | None]) -> Stage:
     return Stage(NAME, "pass", detail, figures)
 
 
-def is_compressed(path: Path) -> bool:
-    """Say whether the package at PATH has weights of codes; its program is not loaded for that."""
-    from ...converters.captures.mlprogram.package import census, functions, read_package
-
-    package = read_package(path)
-    kinds = (kind for name in functions(package) for kind in census(package, name))
-    return any(kind.startswith("constexpr_") for kind in kinds)
-
-
 def as_compressed(
     reference: Model | Golden, candidate: Model
 ) -> tuple[Model | Golden, Stage | None]:
-    """Return REFERENCE with the weights that the package CANDIDATE compressed, and whether they are its.
+    """Return REFERENCE with the weights that the file CANDIDATE has on codes, and whether they are its.
 
-    ``None`` where the package compresses nothing.
+    ``None`` where it has none.
 
     Raises:
         UnsupportedError: REFERENCE is a golden, which has no weights to compare with.
     """
-    if candidate.path is None or not is_compressed(candidate.path):
+    if not (file := coded_in(candidate)):
         return reference, None
-    from ...converters.captures.mlprogram import load_program
-
     source = reference if isinstance(reference, Model) else reference.model
     if source is None:
         raise UnsupportedError(
             f"{candidate.spec} is compressed, so each of its weights is held against the source's, which a"
             " golden does not keep; name the source itself"
         )
-    program = load_program(candidate.path)
-    if not program.compressed():
-        return reference, None
     read = SourceTensors(source)
-    fits = CompressedWeights(program, read).fits()
+    fits = CompressedWeights(file, read).fits()
     return predicted(source, fits, read), compressed_stage(fits)

@@ -96,7 +96,7 @@ def headline(verdict: Verdict) -> Panel:
     }
     own = about.get("pass means") if verdict.status == "PASS" else None
     if verdict.passed and verdict.stage("compressed"):
-        names["reference"] += ", its weights as the package has compressed them,"
+        names["reference"] += ", its weights as the file has compressed them,"
     lines = [Text((own or MEANINGS[verdict.status]).format(**names))]
     lines += [
         Text.assemble((f"{stage.name}: ", "bold"), stage.detail) for stage in explaining(verdict)

@@ -65,7 +65,7 @@ def test_inspect_shows_operators_weights_and_ports(exported):
     assert facts["is"] == "a Core AI asset"
     assert facts["operators"]["batch_matmul"] > 0
     assert "model.embed_tokens.weight" in facts["headers"]
-    assert facts["inputs"] == ["input_ids: int64 ['batch', 'sequence']"]
+    assert facts["inputs"] == ["input_ids: int32 ['batch', 'sequence']"]
 
 
 def test_the_asset_says_nothing_of_the_machine_that_made_it(exported):

@@ -156,3 +156,16 @@ def test_malformed_options_are_usage_errors(option, text, tmp_path):
         main, ["export", "coreml", SOURCE, str(tmp_path / "m.mlpackage"), option, text]
     )
     assert result.exit_code == 2
+
+
+@pytest.mark.parametrize("kind", ["coreml", "onnx", "coreai"])
+def test_an_operation_that_a_format_lacks_is_named_in_one_line(kind, tmp_path):
+    if kind == "coreai":
+        pytest.importorskip("coreai", reason="Core AI has no package for this machine")
+    file = tmp_path / f"m.{ {'coreml': 'mlpackage', 'coreai': 'aimodel'}.get(kind, kind) }"
+    result = CliRunner().invoke(main, ["export", kind, f"{HERE}.modules:strange", str(file)])
+    assert result.exit_code == 3, result.output
+    (line,) = (it for it in result.output.splitlines() if it.startswith("Error:"))
+    assert "polygamma" in line
+    assert "rewrite the model without" in line
+    assert not [*tmp_path.iterdir()]

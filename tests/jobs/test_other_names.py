@@ -59,14 +59,27 @@ def test_a_fault_is_found_and_named_where_names_are_others(tmp_path):
     assert verdict["faults"][0]["site"] == "post_layernorm"
 
 
-def test_an_output_that_a_file_of_another_tool_lacks_is_said_to_be_unchecked(tmp_path):
-    module, signature = modules.siglip()
+def without_last_output(source, folder):
+    """Return what a check says of a package of the module SOURCE that gives its first output alone."""
+    module, signature = getattr(modules, source)()
     module.config._attn_implementation = "eager"
     narrow = Signature(signature.inputs, signature.outputs[:1])
-    package = converted(module, narrow, tmp_path / "m.mlpackage", "float32", called=("x",))
-    code, told = run("parity", "check", SOURCE, package, "--json")
+    package = converted(module, narrow, folder / "m.mlpackage", "float32", called=("x",))
+    code, told = run("parity", "check", f"{modules.__name__}:{source}", package, "--json")
     verdict = json.loads(told[told.index("{") :])
-    assert (code, verdict["status"]) == (0, "PASS-REFERENCE"), told
     assert (
         "pooler_output, which the candidate does not give" in verdict["provenance"]["not_checked"]
     )
+    return code, verdict
+
+
+def test_a_file_without_an_output_that_alone_needs_weights_is_unverified(tmp_path):
+    code, verdict = without_last_output("siglip", tmp_path)
+    assert (code, verdict["status"]) == (4, "UNVERIFIED"), verdict
+    (outputs,) = (it["detail"] for it in verdict["stages"] if it["status"] == "unverified")
+    assert "pooler_output is not given, and nothing else needs head." in outputs
+
+
+def test_a_file_without_an_output_that_the_others_lead_to_passes(tmp_path):
+    code, verdict = without_last_output("dinov2_pooled", tmp_path)
+    assert (code, verdict["status"]) == (0, "PASS-REFERENCE"), verdict

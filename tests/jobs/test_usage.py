@@ -8,6 +8,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 import transformers
@@ -142,6 +143,30 @@ def test_files_of_other_runtimes_are_run(models, tmp_path, kind, capsys):
     file = tmp_path / f"model.{'aimodel' if kind == 'coreai' else kind}"
     invoke("export", kind, models / "bare", file, "--check", "none")
     assert "[" in printed(file, capsys)
+
+
+@pytest.mark.heavy
+def test_a_folder_with_an_onnx_file_is_run_and_says_what_it_was_made_of(models, tmp_path, capsys):
+    invoke("export", "onnx", models / "bare", tmp_path / "m", "--external-data", "--check", "none")
+    assert "[" in printed(tmp_path / "m", capsys)
+    assert f"parity check {models / 'bare'} {tmp_path / 'm'}" in invoke("inspect", tmp_path / "m")
+    proto = onnx.load(tmp_path / "m" / "model.onnx", load_external_data=False)
+    sizes = [it.dim_param for it in proto.graph.input[0].type.tensor_type.shape.dim]
+    assert sizes == ["batch", "sequence"]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", ["onnx", "mlpackage", "aimodel"])
+def test_a_file_says_what_it_was_made_of_and_its_own_dtypes(models, tmp_path, kind):
+    if kind == "aimodel":
+        pytest.importorskip("coreai", reason="Core AI has no package for this machine")
+    verb = {"mlpackage": "coreml", "aimodel": "coreai"}.get(kind, kind)
+    file = tmp_path / f"m.{kind}"
+    invoke("export", verb, models / "bare", file, "--check", "none")
+    facts = json.loads(invoke("inspect", file, "--json"))
+    assert f"weighbridge parity check {models / 'bare'} {file}" in facts["you can now run"]
+    width = "int64" if kind == "onnx" else "int32"
+    assert f"input_ids: {width} [" in str(facts["inputs"])
 
 
 @pytest.mark.heavy

@@ -81,14 +81,17 @@ def _range(variable: Any) -> tuple[int, int]:
 
 def _on_grid(codes: Any, scale: Float64, offset: Float64, wanted: Float64) -> Closest:
     """Return the nearest of ``scale * (code - offset)``; CODES may be what a table makes of others."""
-    safe = np.where(scale == 0, 1.0, scale)
-    place = wanted / safe + offset
     if dtype_name(codes).startswith("fp"):
-        inner = closest(codes, place)
+        inner = closest(codes, wanted / np.where(scale == 0, 1.0, scale) + offset)
         sizes = np.abs(scale)
         return Closest(scale * (inner.values - offset), sizes * inner.step, sizes * inner.room)
-    least, largest = _range(codes)
-    values = scale * (np.clip(np.rint(place), least, largest) - offset)
+    return on_grid(_range(codes), scale, offset, wanted)
+
+
+def on_grid(codes: tuple[int, int], scale: Float64, offset: Float64, wanted: Float64) -> Closest:
+    """Return the nearest of ``scale * (code - offset)``, CODES being the least and the largest one."""
+    place = wanted / np.where(scale == 0, 1.0, scale) + offset
+    values = scale * (np.clip(np.rint(place), *codes) - offset)
     step = np.abs(scale)
     # The number and its quotient were rounded, and the sum with the offset.
     return Closest(values, step, step * HALVES * (np.abs(place) + 2 * np.abs(place - offset)))

@@ -35,6 +35,12 @@ class MadeWeight(NamedTuple):
         """The constants that it is made of."""
         return frozenset(name for node in self.nodes for name in node.input if name) - self.inside
 
+    @property
+    def codes(self) -> str:
+        """The constant with the codes; empty where there are several."""
+        given = [it.input[0] for it in self.nodes if it.op_type == "DequantizeLinear"]
+        return given[0] if len(given) == 1 else ""
+
     def header(self, constants: Mapping[str, Any], read: Read) -> Header | None:
         """Return its dtype and shape; ``None`` where it is no weight in floating point.
 
@@ -62,7 +68,7 @@ class MadeWeight(NamedTuple):
         """Return it as float32: worked out in float64, rounded once; of our exports some rows at a time."""
         held = {name: read(name) for name in self.parts}
         if not self._by_rows(held):
-            return self._values(held)
+            return self._exact(held).astype(np.float32)
         codes = held[self.nodes[0].input[0]]
         blocks, shape = (node.input[1] for node in self.nodes if node.op_type == "Reshape")
         each = max(1, AT_ONCE // max(1, codes.shape[1]))
@@ -72,8 +78,12 @@ class MadeWeight(NamedTuple):
             count = min(each, len(codes) - start)
             some[blocks] = np.array([count, *held[blocks][1:]])
             some[shape] = np.array([count, codes.shape[1]])
-            pieces.append(self._values(some))
+            pieces.append(self._exact(some).astype(np.float32))
         return np.concatenate(pieces)
+
+    def exact(self, read: Read) -> NDArray[np.float64]:
+        """Return it as it is worked out, in float64."""
+        return self._exact({name: read(name) for name in self.parts})
 
     def _by_rows(self, held: Mapping[str, Array]) -> bool:
         """Say whether nodes and constants HELD are those that our exports write, row by row."""
@@ -86,11 +96,11 @@ class MadeWeight(NamedTuple):
         shapes = [it.ndim for it in arrays] == [2, 2, 3] and dict(_settings(first)).get("axis") == 1
         return shapes and len(rows) == 1 and len(sizes) == 2 and all(sizes)
 
-    def _values(self, held: Mapping[str, Array]) -> Array:
+    def _exact(self, held: Mapping[str, Array]) -> NDArray[np.float64]:
         found: dict[str, Array] = dict(held)
         for node in self.nodes:
             found[node.output[0]] = _value(node, [found[name] for name in node.input if name])
-        return found[self.nodes[-1].output[0]].astype(np.float32)
+        return found[self.nodes[-1].output[0]]
 
 
 def made_weights(graph: Any, constants: Collection[str]) -> dict[str, MadeWeight]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ....errors import BadInputError
+from ....errors import BadInputError, UnsupportedError
 from ...common.dtypes import CODE, NUMPY
 from ...values import Array
 from ..base import Header
@@ -18,6 +20,9 @@ from .onnx_packed import PackedWeight, packed_weights
 from .ranges import chunks
 
 SUFFIX = ".onnx"
+# What rounds numbers of a run; of constants alone it would be folded.
+ROUNDING = frozenset({"DynamicQuantizeLinear", "QuantizeLinear"})
+INTEGER = re.compile(r"(u?)int(\d+)")  # a dtype, with its bits
 GRAPH = "model.onnx"  # in a folder, whose other files hold its weights
 
 
@@ -72,6 +77,21 @@ class OnnxFile:
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise BadInputError(f"{self.path}: {name} cannot be made of codes ({error})") from None
 
+    def require_exact_inputs(self) -> None:
+        """Refuse a graph that rounds what its layers take to codes, and not its weights alone.
+
+        Raises:
+            UnsupportedError: names the operations.
+        """
+        kinds = Counter(it.op_type for it in self.proto.graph.node if it.op_type in ROUNDING)
+        if kinds:
+            found = ", ".join(f"{kind}, {count} x" for kind, count in kinds.items())
+            raise UnsupportedError(
+                f"{self.path}: rounds what its layers take to 8 bits ({found}), and by how much right ones may"
+                " err then was not measured; take the file that it was made of, or quantize the weights alone"
+                " (MatMulNBits, DequantizeLinear)"
+            )
+
     def made(self, dtype: str) -> dict[str, frozenset[str]]:
         """Return the weights of DTYPE that the graph makes of codes, each with the values made on the way."""
         return {n: it.inside for n, it in self._made.items() if self.headers[n].dtype == dtype}
@@ -83,6 +103,29 @@ class OnnxFile:
     def packed(self, name: str) -> PackedWeight | None:
         """Return how the graph multiplies by weight NAME, where it never makes it."""
         return self._packed.get(name)
+
+    def codes(self) -> dict[str, tuple[int, int]]:
+        """Return the weights on whole codes, with the least and the largest of these."""
+        made = {name: self._range(it.codes) for name, it in self._made.items() if it.codes}
+        packed = {name: (0, (1 << it.bits) - 1) for name, it in self._packed.items()}
+        return {name: it for name, it in (made | packed).items() if it}
+
+    def at_code(self, name: str, code: int) -> Array:
+        """Return weight NAME, of ``codes``, as float64, as it would be if each of its codes was CODE."""
+        if packed := self._packed.get(name):
+            held = packed.parts(self.part)
+            return held._replace(codes=np.full_like(held.codes, code)).rows(slice(None))
+        made = self._made[name]
+        whole = np.full(self.part(made.codes).shape, code)
+        return made.exact(lambda part: whole if part == made.codes else self.part(part))
+
+    def _range(self, codes: str) -> tuple[int, int] | None:
+        dtype = self.part(codes).dtype
+        found = INTEGER.fullmatch(dtype.name)
+        if not found:
+            return None
+        unsigned, bits = bool(found[1]), int(found[2])
+        return (0, (1 << bits) - 1) if unsigned else (-(1 << bits - 1), (1 << bits - 1) - 1)
 
     def part(self, name: str) -> Array:
         """Return initializer NAME, codes of few bits one each.

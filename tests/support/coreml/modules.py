@@ -313,6 +313,9 @@ SMALL = {
     "num_attention_heads": 2,
 }
 dinov2 = _images("Dinov2", 12, {HIDDEN: (10, 20)}, patch_size=4, mlp_ratio=2, **SMALL)
+dinov2_pooled = _images(
+    "Dinov2", 12, {HIDDEN: (10, 20), "pooler_output": (20,)}, patch_size=4, mlp_ratio=2, **SMALL
+)
 siglip = _images(
     "SiglipVision", 12, {HIDDEN: (9, 20), "pooler_output": (20,)}, patch_size=4, **SMALL
 )
@@ -337,6 +340,24 @@ def _heads(size: int) -> Callable[[], Built]:
 
 
 heads8, heads16, heads32, heads64, heads128 = map(_heads, (8, 16, 32, 64, 128))
+
+
+class Strange(nn.Module):
+    """A layer behind which a function stands that no format has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, sequence, 16) to the same shape."""
+        return torch.polygamma(1, self.layer(x).abs() + 1)
+
+
+def strange() -> Built:
+    """Return a module with an operation that cannot be exported."""
+    torch.manual_seed(0)
+    return lively(Strange()), signature({"x": ("float32", "hidden")}, 16)
 
 
 class Loud(nn.Module):

@@ -30,6 +30,10 @@ DOING: Final[Mapping[str, str]] = {  # requests of ``inside.Inside``, in words
     "watched": "looking inside",
 }
 LOG: Final = "log"  # file of what the process prints
+LIKELY: Final = {  # by signal, what ended a process that said nothing
+    "SIGKILL": "perhaps there is too little memory",
+    "SIGBUS": "perhaps the disk of its temporary files, TMPDIR, is full",
+}
 
 
 class AssetProcess:
@@ -89,9 +93,10 @@ class AssetProcess:
     def _ended(self, request: str) -> str:
         """Say how the process ended while it did REQUEST, and what it said last."""
         status = self._process.wait()
-        how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+        name = signal.Signals(-status).name if status < 0 else ""
+        how = f"by signal {name}" if name else f"with status {status}"
         text = (Path(self._folder.name) / LOG).read_text(errors="replace").strip()
-        last = text.rpartition("\n")[2]
+        last = text.rpartition("\n")[2] or LIKELY.get(name, "it said nothing")
         return f"{self.path}: Core AI ended its process {how} while {DOING[request]} it ({last})"
 
 
