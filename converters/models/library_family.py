@@ -97,7 +97,8 @@ def signature_of_texts(config: Config) -> Maker | None:
     """Return what makes the signature of the class of transformers that CONFIG names, if it reads texts alone.
 
     >>> bart = {"model_type": "bart", "architectures": ["BartForConditionalGeneration"], "vocab_size": 9}
-    >>> [port.name for port in signature_of_texts(bart)(bart | {"d_model": 4}).inputs]
+    >>> bart["d_model"] = 4
+    >>> [port.name for port in signature_of_texts(bart)(bart).inputs]
     ['input_ids', 'attention_mask', 'decoder_input_ids']
     """
     kind, named = str(config.get("model_type")), [*(config.get("architectures") or ()), ""][0]

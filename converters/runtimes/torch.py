@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -99,13 +99,21 @@ def load_weights(
     )
 
 
+def same_memory(tensor: torch.Tensor) -> Hashable:
+    """Return what two names of one TENSOR have in common, and no part of it has; ``None`` without memory."""
+    place = tensor.data_ptr()
+    return (place, tensor.shape, tensor.stride(), tensor.dtype) if place else None
+
+
 def require_fitting(
     module: nn.Module, headers: Mapping[str, Header], *, where: str, known: Collection[str] = ()
 ) -> None:
     """Refuse tensors with HEADERS that are not those of MODULE; a tied one needs one of its names."""
     state = module.state_dict()
-    there = {state[name].data_ptr() for name in headers if name in state} - {0}
-    needed = {n for n, it in state.items() if it.is_floating_point() and it.data_ptr() not in there}
+    there = {same_memory(state[name]) for name in headers if name in state} - {None}
+    needed = {
+        n for n, it in state.items() if it.is_floating_point() and same_memory(it) not in there
+    }
     own = {name: it for name, it in state.items() if name in needed or name in headers}
     given = {name: it for name, it in headers.items() if name in own or name not in known}
     if problems := list(different(own, given)):

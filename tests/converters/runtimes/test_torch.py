@@ -187,6 +187,20 @@ def test_a_users_module_is_run_in_another_dtype_and_stays_as_it_was():
     assert module.training
 
 
+def test_a_view_stands_in_for_no_more_of_a_weight_than_it_shows(tmp_path):
+    class Viewed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.nn.Parameter(torch.ones(4, 3))
+            self.register_buffer("first", self.table.detach()[:2])
+
+    save_file({"first": np.ones((2, 3), np.float32)}, tmp_path / "model.safetensors")
+    arrays = FileArrays(open_checkpoint(tmp_path))
+    with pytest.raises(MismatchError) as caught:
+        load_weights(Viewed(), arrays, where="own")
+    assert any("table" in problem for problem in caught.value.problems)
+
+
 def test_weights_that_do_not_fit_a_users_module_are_listed_together(tmp_path):
     tensors = {"layer.weight": np.zeros((3, 4), np.float32), "head": np.zeros(2, np.float32)}
     save_file(tensors, tmp_path / "own.safetensors")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -89,9 +87,15 @@ def test_ragged_batches_of_labels_have_the_gradient_of_the_whole(
         chosen = list(chosen)
         return Batch({"ids": ids[chosen], "labels": labels[chosen]}, len(chosen), 0)
 
+    class Rows:
+        batch = staticmethod(rows)
+
+        def __len__(self):
+            return len(ids)
+
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Embedding(9, 5), torch.nn.Linear(5, 9))
-    splits = {"train": SimpleNamespace(batch=rows)}
+    splits = {"train": Rows()}
     config = series_config(clip_norm=None)
     task = Task(None, model, objective, splits, {}, {})
     whole, apart = (make_step(backend, task, config) for _ in range(2))
