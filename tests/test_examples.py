@@ -234,7 +234,21 @@ def decoder(folder: Path) -> None:
     save_tokenizer(words, folder / "DIR")
 
 
-WORLDS = {"recipe text-classification": labelled, "DIR": decoder, **WORLDS}
+def rewriter(folder: Path) -> None:
+    """A T5 with its tokenizer."""
+    words = tiny_vocabulary()
+    sizes = {"d_model": 24, "d_kv": 6, "d_ff": 40, "num_layers": 1, "num_heads": 4}
+    config = transformers.T5Config(**sizes, vocab_size=len(words), decoder_start_token_id=0)
+    transformers.T5ForConditionalGeneration(config).save_pretrained(folder / "T5DIR")
+    save_tokenizer(words, folder / "T5DIR")
+
+
+WORLDS = {
+    "recipe text-classification": labelled,
+    "T5DIR": rewriter,
+    "DIR": decoder,
+    **WORLDS,
+}
 
 
 @pytest.fixture(scope="module")
