@@ -40,7 +40,8 @@ def merged_in_memory(model: Model) -> Any:
     from ..converters.adapters import merge as merge_update
     from ..converters.checkpoints.arrays import FileArrays
     from ..converters.checkpoints.derived import Overlay
-    from ..converters.runtimes.torch import build_module, load_weights, torch_side
+    from ..converters.runtimes.fitting import load_weights
+    from ..converters.runtimes.torch import build_module, torch_side
 
     module = build_module(replace(model, adapter=None))
     if model.adapter:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from ...errors import BadInputError, MismatchError
-from ..checkpoints import Header
-from ..checkpoints.arrays import FileArrays
-from ..checkpoints.base import different
+from ...errors import BadInputError
 from ..common.arrays import from_torch, to_torch
 from ..common.policy import Policy
 from ..models import Model
@@ -22,6 +19,7 @@ from ..models.factories import copied, run_module
 from ..models.model import TorchSide
 from ..values import Array, LowRank
 from .base import Arrays, Trace, require_outputs
+from .fitting import load_weights
 from .pieces import KEPT, NothingKeptError, joined, kept_by, pieces
 from .pretrained import empty_pretrained, giving, load_pretrained
 from .streamed.together import READINGS, together
@@ -75,49 +73,6 @@ def empty_module(model: Model) -> nn.Module:
         raise BadInputError(f"{model.spec}: {words}")
     module: nn.Module = empty_pretrained(model).eval()
     return module
-
-
-def load_weights(
-    module: nn.Module, arrays: FileArrays, *, where: str, known: Collection[str] = ()
-) -> None:
-    """Load ARRAYS into MODULE, strictly.
-
-    Args:
-        module: what to fill.
-        arrays: by torch name.
-        where: whose they are, for messages.
-        known: names that may be there although the module has none of them, because it recomputes
-            them. Integer buffers (counters, positions) may be absent.
-
-    Raises:
-        MismatchError: names are missing or unexpected, or shapes differ; all of them are listed.
-    """
-    require_fitting(module, arrays.checkpoint.headers, where=where, known=known)
-    own = module.state_dict()
-    module.load_state_dict(
-        {name: to_torch(arrays[name]) for name in arrays if name in own}, strict=False
-    )
-
-
-def same_memory(tensor: torch.Tensor) -> Hashable:
-    """Return what two names of one TENSOR have in common, and no part of it has; ``None`` without memory."""
-    place = tensor.data_ptr()
-    return (place, tensor.shape, tensor.stride(), tensor.dtype) if place else None
-
-
-def require_fitting(
-    module: nn.Module, headers: Mapping[str, Header], *, where: str, known: Collection[str] = ()
-) -> None:
-    """Refuse tensors with HEADERS that are not those of MODULE; a tied one needs one of its names."""
-    state = module.state_dict()
-    there = {same_memory(state[name]) for name in headers if name in state} - {None}
-    needed = {
-        n for n, it in state.items() if it.is_floating_point() and same_memory(it) not in there
-    }
-    own = {name: it for name, it in state.items() if name in needed or name in headers}
-    given = {name: it for name, it in headers.items() if name in own or name not in known}
-    if problems := list(different(own, given)):
-        raise MismatchError(f"{where} does not fit {type(module).__name__}", problems)
 
 
 def drop_absent(module: nn.Module, arrays: Iterable[str], optional: Collection[str]) -> None:

@@ -12,6 +12,7 @@ from ...checkpoints.base import Checkpoint
 from ...common.policy import Policy
 from ...models import Model
 from .. import torch as whole
+from ..fitting import require_fitting
 from ..torch_adapters import Places, attach_adapter
 from .pretrained import parameters_on_meta, weights_of
 from .readings import Readings
@@ -74,7 +75,7 @@ def by_name(
     module: nn.Module, checkpoint: Checkpoint, where: str, known: Sequence[str]
 ) -> tuple[dict[str, Weight], dict[str, str | None]]:
     """Return what ``weights_of`` does for a MODULE of a user's, whose names are the tensors'."""
-    whole.require_fitting(module, checkpoint.headers, where=where, known=known)
+    require_fitting(module, checkpoint.headers, where=where, known=known)
     own = module.state_dict()
     names = [name for name in checkpoint.headers if name in own]
     places = {name: name if name in own else None for name in checkpoint.headers}

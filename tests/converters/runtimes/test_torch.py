@@ -14,8 +14,9 @@ from weighbridge.converters.common.policy import Policy
 from weighbridge.converters.models import Model, Port, Signature
 from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.converters.runtimes import load
+from weighbridge.converters.runtimes.fitting import load_weights
 from weighbridge.converters.runtimes.streamed.modules import open_module
-from weighbridge.converters.runtimes.torch import build_module, call, load_weights
+from weighbridge.converters.runtimes.torch import build_module, call
 from weighbridge.converters.values import LowRank
 from weighbridge.errors import MismatchError, UnsupportedError
 
