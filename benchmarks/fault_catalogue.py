@@ -1,6 +1,6 @@
 """Plant faults in tiny models of every kind, in every framework, and count what a check makes of them.
 
-    python benchmarks/fault_catalogue.py [MODEL ...] [--rows FILE] [--seeds 3]
+    python benchmarks/fault_catalogue.py [MODEL ...] [--rows FILE] [--seeds 3] [--first 0]
 
 Faults of weights and settings are planted in a checkpoint that is then copied or converted; faults of
 computation in classes of mlx-lm, and in torch modules that run in torch or captured in MLX. Each seed
@@ -33,10 +33,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: threads would wait
 
 from safetensors.torch import load_file, save_file
 
+from weighbridge.converters.common.arrays import to_torch
 from weighbridge.converters.models import Model
 from weighbridge.converters.models import open as open_model
 from weighbridge.converters.runtimes.blas import preload_blas
-from weighbridge.converters.runtimes.torch import build_module
+from weighbridge.converters.runtimes.torch import build_module, call
 from weighbridge.errors import UnsupportedError, WeighbridgeError
 from weighbridge.jobs import Options, convert
 from weighbridge.jobs.checking import compare
@@ -198,11 +199,14 @@ def of_classes(ground: Ground, to: str, skip: set[str]) -> Iterator[Case]:
 def of_modules(ground: Ground, to: str, skip: set[str]) -> Iterator[Case]:
     """Yield faults of torch modules; to MLX they are captured."""
     model = open_model(ground.source)
+    inputs = {name: to_torch(it) for name, it in ground.golden.probes[0].inputs.items()}
+    names = tuple(port.name for port in model.signature.outputs)
     for name, fault in modules.FAULTS.items():
         if name in skip:
             continue
         changed = build_module(model).float()
-        if path := fault.plant(changed):
+        path = fault.plant(changed)
+        if path and modules.reached(changed, path, lambda it: call(it, inputs, names)):
             found = _live(model, changed, to)
             if not isinstance(
                 found, UnsupportedError
@@ -390,11 +394,12 @@ def main() -> None:
     parser.add_argument("models", nargs="*")
     parser.add_argument("--rows", type=Path, default=RESULTS.with_suffix(".jsonl"))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first", type=int, default=0)
     options = parser.parse_args()
     preload_blas()
     models = options.models or [it for group in FAMILIES.values() for it in group]
     done = {key(it) for it in rows_in(options.rows)}
-    for seed in range(options.seeds):
+    for seed in range(options.first, options.first + options.seeds):
         for number, model in enumerate(models):
             dtype = DTYPES[(seed + number) % len(DTYPES)]
             measure(options.rows, (model, dtype, seed), done)

@@ -166,6 +166,7 @@ def _row(comparison: Comparison, similarity: float, ceiling: float) -> dict[str,
         "output": comparison.output,
         "ratio": comparison.ratio.whole,
         "ratio_worst_token": comparison.ratio.worst,
+        "by_ratio": comparison.allowed,
         "allowed": max(comparison.allowed, comparison.target.whole / ceiling),
         "ceiling": ceiling,
         "error": comparison.target.whole,
@@ -194,6 +195,7 @@ def error_stage(
 
     The rule: ``e_target <= k max(e_source, c u)``, on the whole output and on its worst token. In
     the dtype that ships there is a ceiling besides, ``resolution``: a source may be useless in it too.
+    Where it ships in that dtype itself, and is, nothing is said of a candidate that errs no more.
 
     Args:
         name: ``structure`` or ``precision``.
@@ -220,7 +222,7 @@ def error_stage(
             found_row = _row(comparison, cosine(row[output], array, mask), ceiling)
             first = first_beyond(probe, row[output], array, (floor, own[output]))
             rows.append(found_row | {"first_position": first})
-    return _judge(name, floor, rows)
+    return _judge(name, floor, rows, golden.storage)
 
 
 def first_beyond(
@@ -238,7 +240,8 @@ def first_beyond(
     return next(wrong, None)
 
 
-def _judge(name: str, floor: Floor, rows: list[dict[str, Any]]) -> Stage:
+def _judge(name: str, floor: Floor, rows: list[dict[str, Any]], storage: str) -> Stage:
+    """Judge ROWS of a candidate whose source ships in STORAGE."""
     if not rows:
         return Stage(name, *NOTHING_MEASURED)
     worst = max(rows, key=lambda row: float(row["allowed"]))
@@ -260,7 +263,16 @@ def _judge(name: str, floor: Floor, rows: list[dict[str, Any]]) -> Stage:
         detail += f"; its error of {worst['error']:.2g} hardly leaves one token apart from another"
     if worst["allowed"] <= 1:
         return Stage(name, "pass", detail, figures)
+    if floor.dtype == storage and all(map(_as_useless, rows)):
+        own = f"that of the source, which ships in {storage} itself, is {worst['source_error']:.2g}"
+        return Stage(name, "unverified", f"{detail}; {own}", figures)
     return Stage(name, "fail", f"{detail}. {_in_words(worst, floor)}", figures)
+
+
+def _as_useless(row: Mapping[str, Any]) -> bool:
+    """Say whether what is wrong in ROW, if anything, is wrong with the source too."""
+    by_ratio = row["by_ratio"] <= 1
+    return row["allowed"] <= 1 or (by_ratio and row["source_error"] > row["ceiling"])
 
 
 def share(stage: Stage) -> float:

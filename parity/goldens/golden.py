@@ -22,7 +22,7 @@ from ..check.distances import Distance
 from ..probes.probes import Probe, describe_probe
 from ..text.side import TextSide
 from ..weights.sketches.sketch import Sketch, from_record, to_record
-from ..weights.weights import file_hashes
+from ..weights.weights import file_hashes, mostly
 from .fields import FIELDS
 
 SCHEMA: Final = 2
@@ -86,6 +86,11 @@ class Golden:
         """Whose names and layouts the source's weights have; ``None`` where nobody recorded it."""
         recorded = self.provenance.get("framework")
         return self.model.framework if self.model else str(recorded) if recorded else None
+
+    @property
+    def storage(self) -> str:
+        """The 16-bit dtype that most of the source's weights are kept in, else ``float32``."""
+        return mostly(self.sketches.values())
 
     def in_several_runs(self, key: str) -> Golden:
         """Return this golden, its errors called KEY found in as many runs of the source as it takes."""

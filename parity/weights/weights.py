@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from ...converters.models.factories import copied
 from ...converters.models.program_files import ProgramFile, recorded
 from ...converters.quantization.rounding import round_once
 from ...converters.values import Array, LowRank
-from .sketches.sketch import ArrayWeights, Weights
+from .sketches.sketch import ArrayWeights, Sketch, Weights
 
 if TYPE_CHECKING:
     from ...converters.captures.mlprogram.program import Program
@@ -124,10 +125,19 @@ def storage_dtype(weights: Weights) -> str:
     >>> storage_dtype(ArrayWeights({"w": np.zeros(9, np.float16), "norm": np.zeros(2)}))
     'float16'
     """
+    return mostly(weights.headers.values())
+
+
+def mostly(tensors: Iterable[Header | Sketch]) -> str:
+    """Return what :func:`storage_dtype` does, of what is known of TENSORS.
+
+    >>> mostly([Header("BF16", (2, 5)), Header("F32", (2,)), Header("I64", (100,))])
+    'bfloat16'
+    """
     elements: Counter[str] = Counter()
-    for header in weights.headers.values():
-        if header.dtype in FLOATS:
-            elements[header.dtype] += header.nbytes // NUMPY[header.dtype].itemsize
+    for it in tensors:
+        if it.dtype in FLOATS:
+            elements[it.dtype] += math.prod(it.shape)
     most = elements.most_common(1)
     return NARROW.get(most[0][0], "float32") if most else "float32"
 

@@ -20,6 +20,7 @@ from weighbridge.parity.goldens.golden import Golden
 from weighbridge.parity.probes.probes import Probe
 from weighbridge.parity.reference.floors import Floor
 from weighbridge.parity.weights.reference_index import Explanation
+from weighbridge.parity.weights.sketches.sketch import sketch
 
 WANTED = {"y": np.array([[3.0, 4.0]]), "label": np.array([2])}
 OUTPUTS = {
@@ -75,12 +76,28 @@ def test_a_source_that_overflows_in_a_dtype_cannot_judge_it():
 def test_a_source_that_is_useless_in_a_dtype_excuses_nobody():
     wanted = {"y": np.array([[3.0, 4.0], [-3.0, -4.0]])}
     golden = Golden("ref", SIGNATURE, (PROBE,), {"stored": (wanted,)}, {})
-    calibration = (FLOOR, [{"y": Distance(1.0, 1.0)}])
+    calibration = (FLOOR._replace(dtype="float16"), [{"y": Distance(1.0, 1.0)}])
     found = [{"y": wanted["y"] * 0.4}]
     stage = error_stage("precision", golden, [PROBE], found, [wanted], calibration)
     assert stage.status == "fail"
     assert "hardly leaves one token apart from another" in stage.detail
     assert error_stage("structure", golden, [PROBE], found, [wanted], calibration).status == "pass"
+
+
+@pytest.mark.parametrize(
+    ("own", "error", "status"), [(1.0, 0.6, "unverified"), (0.1, 0.6, "fail"), (0.4, 0.6, "fail")]
+)
+def test_where_a_source_ships_useless_as_it_is_only_more_error_than_its_own_is_a_fault(
+    own, error, status
+):
+    wanted = {"y": np.array([[3.0, 4.0], [-3.0, -4.0]])}
+    sketches = {"w": sketch(np.ones((9, 9), ml_dtypes.bfloat16))}
+    golden = Golden("ref", SIGNATURE, (PROBE,), {"stored": (wanted,)}, {}, sketches)
+    floor = FLOOR._replace(dtype="bfloat16")
+    calibration = (floor, [{"y": Distance(own, own)}])
+    found = [{"y": wanted["y"] * (1 - error)}]
+    stage = error_stage("precision", golden, [PROBE], found, [wanted], calibration)
+    assert stage.status == status
 
 
 def test_weights_are_counted_by_kind_and_faults_are_quoted():

@@ -107,6 +107,17 @@ def leaves() -> Iterator[tuple[str, Fault]]:
         yield name, Fault(lambda model, change=change: leaf(model, change), kind)
 
 
+def reached(model: nn.Module, path: str, run: Callable[[nn.Module], Any]) -> bool:
+    """Say whether RUN calls the submodule of MODEL at PATH; some have one that nothing calls."""
+    calls: list[bool] = []
+    handle = model.get_submodule(path).register_forward_hook(lambda *_: calls.append(True))
+    try:
+        run(model)
+    finally:
+        handle.remove()
+    return bool(calls)
+
+
 FAULTS: Final[Mapping[str, Fault]] = {
     "another epsilon in one": Fault(epsilon, "epsilon"),
     "another activation in one": Fault(activation, "activation"),
