@@ -237,7 +237,7 @@ class Recorder:
         tensor = first_tensor(value)
         if tensor is None or not tensor.is_floating_point():
             return None
-        self.sites[site] = from_torch(tensor)
+        self.sites[site] = from_torch(tensor.clone())  # a later module may write over it
         if site not in self.corrections or self.corrections[site].shape != tuple(tensor.shape):
             return None
         return replace_first(value, to_torch(self.corrections[site]).to(tensor.dtype))

@@ -121,8 +121,12 @@ def not_computed(
     What follows one gets other inputs than the reference's, so no other fault is told apart.
     """
     computed = {holder for site in sites for holder in holders_of(site.removesuffix(INPUT))}
-    holding = {it for one in explanations for it in holders_of(parent(one.source or one.name))}
+    direct = {parent(one.source or one.name) for one in explanations}
+    holding = {holder for it in direct for holder in holders_of(it)}
     lost = {it for it in reference if it in holding and it not in computed}
+    for it in sorted(holding - direct, key=len, reverse=True):  # all that has weights in it is lost
+        if it in reference and {one for one in holding if parent(one) == it} <= lost:
+            lost.add(it)
     words = "the reference computes it, the candidate nothing in its place"
     outermost = (it for it in reference if it in lost and parent(it) not in lost)
     return [Fault(it, "skipped", words, float("inf")) for it in outermost]

@@ -23,6 +23,7 @@ HYPOTHESES: Final[tuple[tuple[str, Hypothesis], ...]] = (
     ("permuted", evidence.permuted),
     ("scale", evidence.scale),
     ("bias", evidence.bias),
+    ("batch norm", norms.channels),
     ("residual", wiring.residual),
     ("order", wiring.order),
     ("mask", attention_mask),

@@ -14,6 +14,7 @@ from ...converters.values import Array
 from .evidence import INPUT, Observation, before, norm
 
 SEEN: Final = 1e-3  # a norm without its epsilon is that near to the norm
+ROWS: Final = 4  # fewer, and any scale and shift would do
 EPSILONS: Final = (0.0, 1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
@@ -118,6 +119,24 @@ def _fit_epsilon(found: Array, wanted: Array, total: Array) -> float:
     added = total[:, 0] * (1 / np.maximum(shrink, 1e-9) ** 2 - 1)
     weight = 1 / total[:, 0] ** 2  # the same noise in `shrink` moves epsilon by total
     return float(np.sum(weight * added) / np.sum(weight))
+
+
+def channels(it: Observation) -> str | None:
+    """Another scale and shift for each channel, where the reference scales and shifts what it receives."""
+    x = it.inputs.get(it.site + INPUT)
+    if x is None or x.ndim < 3 or x.shape != it.wanted.shape or x.shape != it.found.shape:
+        return None
+    rows, (found, wanted) = it.rows(x), it.pair
+    scale, shift = _per_channel(rows, wanted)
+    if len(rows) < ROWS or norm(scale * rows + shift - wanted) > SEEN * norm(wanted):
+        return None
+    factors, shift = _per_channel(wanted, found)
+    if not it.accounts(found, wanted, factors * wanted + shift):
+        return None
+    return (
+        f"each channel has a factor of its own, {factors.min():.4g} to {factors.max():.4g}: a batch norm with"
+        " another epsilon, or with the statistics of its batch as in training mode"
+    )
 
 
 def groups(it: Observation) -> str | None:

@@ -40,7 +40,7 @@ from .rounding import WIDE
 if TYPE_CHECKING:
     from ..reference.several import Once
 
-ERRORS: Final = 2  # how those of the source are found; one kept by an older way is recorded again
+RECORDING: Final = 3  # how sites and the source's errors are found; an older one is recorded again
 LEVELS: Final = ("verdict", "blame")
 LIBRARIES: Final = ("torch", "transformers", "numpy", "tokenizers")
 PROGRAM: Final = "float16+constants"  # how a float16 ML program keeps weights and constants
@@ -284,7 +284,7 @@ class Recorder:
     def key(self, level: str, precisions: tuple[str, ...]) -> str:
         """Return a name that changes when the recording would."""
         digest = hashlib.sha256()
-        facts = [SCHEMA, ERRORS, level, precisions, library_versions(), model_hashes(self.model)]
+        facts = [SCHEMA, RECORDING, level, precisions, library_versions(), model_hashes(self.model)]
         facts += [describe_probe(probe) for probe in self.asked]
         digest.update(json.dumps(facts).encode())
         for probe in self.asked:

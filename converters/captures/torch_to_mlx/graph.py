@@ -37,6 +37,7 @@ class Step:
         sites: submodules whose output the value is, innermost first.
         label: the operation and its module, for messages.
         takes: values that it is computed from.
+        taken: the value that later steps take in place of this one, and its axes among this one's.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Step:
     sites: tuple[str, ...]
     label: str
     takes: tuple[str, ...] = ()
+    taken: tuple[str, tuple[int, ...]] | None = None
 
     @property
     def operation(self) -> str:
@@ -68,8 +70,9 @@ class Graph:
         """Compute the output from VALUES, which is used up; TAP sees and may replace site outputs."""
         values.update(closed(values))
         for step in self.steps:
-            value = _attempt(step, values)
-            values[step.name] = tap(step.sites, value) if tap and step.sites else value
+            values[step.name] = _attempt(step, values)
+            if tap and step.sites:
+                _tapped(step, values, tap)
             for name in step.frees:
                 values.pop(name, None)
         return resolve(self.output, values)
@@ -93,6 +96,15 @@ def _attempt(step: Step, values: Environment) -> Any:
     except Exception as error:
         error.add_note(f"while running {step.label} captured from torch")
         raise
+
+
+def _tapped(step: Step, values: Environment, tap: Tap) -> None:
+    """Put what TAP makes of the value of STEP in its place among VALUES."""
+    before = values[step.name]
+    values[step.name] = tap(step.sites, before)
+    if step.taken and values[step.name] is not before:
+        name, axes = step.taken
+        values[name] = values[step.name].transpose(axes)
 
 
 def _last_uses(nodes: Sequence[Node]) -> dict[Node, tuple[str, ...]]:
@@ -153,6 +165,12 @@ def _run_of(node: Node, module: GraphModule) -> Run:
     return _python_call(node)
 
 
+def _taken(node: Node) -> tuple[str, tuple[int, ...]] | None:
+    """Return what a pass noted of NODE: which value is taken in its place, in which order of axes."""
+    taken, axes = node.meta.get("taken", (None, ()))
+    return (taken.name, axes) if taken else None
+
+
 def build_graph(module: GraphModule) -> Graph:
     """Turn a graph that passed the census, and whose sites are marked, into steps."""
     nodes = live_nodes(module.graph)
@@ -165,6 +183,7 @@ def build_graph(module: GraphModule) -> Graph:
             sites_of(node),
             f"{overload(node)} in {module_path(node) or 'the module itself'}",
             tuple(used.name for used in node.all_input_nodes),
+            _taken(node),
         )
         for node in nodes
         if node.op == "call_function"

@@ -171,6 +171,20 @@ def test_a_second_call_of_a_module_is_another_site():
     assert np.array_equal(sites["layer@1"], twice.numpy())
 
 
+def test_a_site_is_what_its_module_returned_whatever_is_written_over_it():
+    class InPlace(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x)
+
+    module = InPlace(nn.Linear(4, 4), nn.ReLU(inplace=True)).eval()
+    inputs = {"x": np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)}
+    sites = load(live(module), "torch").trace(inputs).sites
+    with torch.no_grad():
+        wanted = module[0](torch.from_numpy(inputs["x"])).numpy()
+    assert (sites["0"] == wanted).all()
+    assert (sites["1|in"] == wanted).all()
+
+
 def test_nothing_is_recorded_after_a_trace():
     runner = load(live(Twice()), "torch")
     sites = runner.trace({"x": np.ones((2, 4), np.float32)}).sites

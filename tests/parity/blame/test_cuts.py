@@ -60,6 +60,18 @@ def test_a_layer_that_a_capture_lacks_is_named_and_nothing_after_it():
     assert not_computed(reference, reference, known) == []
 
 
+def test_a_layer_that_returns_before_its_parts_are_called_is_named_once():
+    reference = dict.fromkeys(("layer.0", "layer.0.up", "layer.0.act", "layer.0.down"), ROWS)
+    known = explained("layer.0.up.weight", "layer.0.down.weight")
+    called = {"layer.0": ROWS}
+    assert [it.site for it in not_computed(reference, called, known)] == ["layer.0"]
+    own = [*known, *explained("layer.0.gain")]  # it may compute something itself
+    assert [it.site for it in not_computed(reference, called, own)] == [
+        "layer.0.up",
+        "layer.0.down",
+    ]
+
+
 def test_what_has_no_weights_may_be_missing():
     reference = dict.fromkeys(("layer.0", "layer.0.dense", "layer.0.dropout"), ROWS)
     sites = {"layer.0.dense": ROWS}

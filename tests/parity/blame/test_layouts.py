@@ -54,10 +54,12 @@ class Block(layers.Module):
 
     def __init__(self, fault):
         super().__init__()
-        self.conv, self.norm = layers.Conv2d(SIZE, SIZE, 3, padding=1), layers.BatchNorm(SIZE)
+        self.conv = layers.Conv2d(SIZE, SIZE, 3, padding=1)
+        self.norm = layers.BatchNorm(SIZE, eps=1e-2 if fault == "epsilon" else 1e-5)
         self.out, self.fault = layers.Linear(SIZE, SIZE), fault
 
     def __call__(self, x):
+        self.norm.train(self.fault == "training")
         h = layers.gelu(x + self.norm(self.conv(x)))
         rows = self.out(h.reshape(len(h), -1, SIZE)).reshape(x.shape)
         return rows if self.fault == "lost residual" else x + rows
@@ -98,6 +100,8 @@ class MlxSide(layers.Module):
         ("transposed kernel", "blocks.1.inner.0", "unknown"),
         ("lost residual", "blocks.1", "residual"),
         ("statistics", "blocks.1.inner.1", "zeroed"),
+        ("epsilon", "blocks.1.inner.1", "batch norm"),
+        ("training", "blocks.1.inner.1", "batch norm"),
     ],
 )
 def test_a_fault_of_a_port_with_channels_last_is_named_at_its_place(inputs, fault, site, kind):

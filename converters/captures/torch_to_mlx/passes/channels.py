@@ -103,6 +103,8 @@ def _seen(draft: Draft, node: Node, moved: Node) -> Node:
     """Put MOVED, seen as torch counts axes, in the place of NODE."""
     value = node.meta["val"]
     order = [0, value.ndim - 1, *range(1, value.ndim - 1)]
-    seen = draft.add(node, torch.ops.aten.permute.default, moved, order, val=value)
+    back = (0, *range(2, value.ndim), 1)
+    permute = torch.ops.aten.permute.default
+    seen = draft.add(node, permute, moved, order, val=value, taken=(moved, back))
     draft.replace(node, seen)
     return seen

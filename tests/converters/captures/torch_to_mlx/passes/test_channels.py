@@ -100,3 +100,11 @@ def test_varying_sizes_and_other_ranks(proven):
 
     inputs = {"line": torch.randn(2, 2, 7), "volume": torch.randn(2, 2, 3, 4, 5)}
     proven(Signals(), inputs, dynamic={"line": {0: "batch", 2: "time"}, "volume": {0: "batch"}})
+
+
+def test_what_follows_a_module_takes_its_correction():
+    module, x = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Tanh()), torch.randn(2, 3, 5, 5)
+    captured = capture(module, inputs={"input": x})
+    correction = torch.rand(2, 4, 5, 5)
+    found, _ = captured.trace({"input": to_mlx(x)}, {"1": to_mlx(correction)})
+    assert mx.allclose(found, to_mlx(correction.tanh()))
