@@ -58,7 +58,7 @@ def locate(
     """
     complete = getattr(runner, "kind", "captured") == "captured"
     if not complete:
-        runner = Paired(runner, paired_sites(explanations))
+        runner = Paired(runner, paired_sites(as_loaded(golden, explanations)))
     try:
         chosen = affordable(golden, chosen)
         probes, reference, own = sites_of(golden, storage, chosen)
@@ -71,6 +71,19 @@ def locate(
         pass_on_shortage(error)
         note = f"inner sites: looking for the place at fault failed ({described(error)})"
         return Located(notes=(note,))
+
+
+def as_loaded(golden: Golden, explanations: Sequence[Explanation]) -> Sequence[Explanation]:
+    """Return EXPLANATIONS with names of the reference's class, whose files may have others.
+
+    Where the source is not at hand they stay as they are.
+    """
+    if golden.model is None or not importlib.util.find_spec("torch"):
+        return explanations
+    from ...converters.runtimes.streamed.modules import loaded_names
+
+    names = loaded_names(golden.model, sorted({it.source for it in explanations if it.source}))
+    return [it._replace(source=names.get(it.source or "", it.source)) for it in explanations]
 
 
 def affordable(golden: Golden, chosen: Sequence[Probe]) -> Sequence[Probe]:

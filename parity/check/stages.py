@@ -271,8 +271,8 @@ def _judge(name: str, floor: Floor, rows: list[dict[str, Any]], storage: str) ->
 
 def _as_useless(row: Mapping[str, Any]) -> bool:
     """Say whether what is wrong in ROW, if anything, is wrong with the source too."""
-    by_ratio = row["by_ratio"] <= 1
-    return row["allowed"] <= 1 or (by_ratio and row["source_error"] > row["ceiling"])
+    by_ratio = row["by_ratio"] <= 1 and row["source_error"] > row["ceiling"]
+    return bool(row["allowed"] <= 1 or by_ratio)
 
 
 def share(stage: Stage) -> float:

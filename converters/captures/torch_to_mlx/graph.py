@@ -98,7 +98,7 @@ def _attempt(step: Step, values: Environment) -> Any:
         raise
 
 
-def _tapped(step: Step, values: Environment, tap: Tap) -> None:
+def _tapped(step: Step, values: dict[str, Any], tap: Tap) -> None:
     """Put what TAP makes of the value of STEP in its place among VALUES."""
     before = values[step.name]
     values[step.name] = tap(step.sites, before)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from ...common.policy import Policy
 from ...models import Model
 from .. import torch as whole
 from ..fitting import require_fitting
+from ..pretrained import places as places_in
 from ..torch_adapters import Places, attach_adapter
 from .pretrained import parameters_on_meta, weights_of
 from .readings import Readings
@@ -24,6 +25,15 @@ from .weights import Weight, nbytes, stored
 def in_memory(model: Model) -> bool:
     """Say whether the weights of MODEL, a factory's, are in memory already."""
     return model.path is None
+
+
+def loaded_names(model: Model, names: Iterable[str]) -> dict[str, str]:
+    """Return the weight of its class that each of NAMES, tensors of MODEL's files, is loaded into."""
+    if model.path is None or model.factory is not None or model.framework != "torch":
+        return {}
+    with parameters_on_meta():
+        module = whole.empty_module(model)
+    return {name: new for name, new in places_in(module, names).items() if new}
 
 
 def open_module(model: Model, dtype: str = "float32") -> nn.Module:

@@ -17,14 +17,18 @@ from weighbridge.converters.common.policy import Policy
 from weighbridge.converters.models import open as open_model
 from weighbridge.converters.runtimes.native.sites import watching
 from weighbridge.jobs.api import convert
+from weighbridge.jobs.checking import compare
 from weighbridge.parity.blame.blame import blame
 from weighbridge.parity.blame.pairing import Paired, paired_sites
 from weighbridge.parity.check.candidate import Candidate
-from weighbridge.parity.goldens.recorder import Recorder
+from weighbridge.parity.goldens.recorder import Recorder, record
 from weighbridge.parity.probes.probes import make_probes
 from weighbridge.parity.weights.fingerprints import explain
 from weighbridge.parity.weights.sketches.sketch import sketches
 from weighbridge.parity.weights.weights import base_weights
+from weighbridge.tests.support.planted.classes import FAULTS as PLANTED
+from weighbridge.tests.support.planted.classes import planted
+from weighbridge.tests.support.planted.sources import source
 
 pytestmark = pytest.mark.heavy
 SIZES = {
@@ -126,12 +130,12 @@ def sides(tmp_path_factory):
             parameter.mul_(parameter.ndim == 1).add_(gain * torch.randn_like(parameter))
     model.save_pretrained(folder / "torch")
     convert(folder / "torch", folder / "mlx", to="mlx", check="none")
-    source = open_model(str(folder / "torch"))
+    reference = open_model(str(folder / "torch"))
     candidate = Candidate(open_model(str(folder / "mlx")), "mlx", Policy())
-    probes = [it for it in make_probes(source.signature, tokenizer=None) if it.name == "short"]
-    weights = base_weights(source)
+    probes = [it for it in make_probes(reference.signature, tokenizer=None) if it.name == "short"]
+    weights = base_weights(reference)
     explanations = explain(sketches(weights), candidate.weights, reference_arrays=weights.read)
-    recorded = Recorder(source, probes).sites("stored", probes)
+    recorded = Recorder(reference, probes).sites("stored", probes)
     return candidate.structure, probes, recorded, explanations
 
 
@@ -160,3 +164,13 @@ def test_classes_are_as_before_after_a_recording(sides):
         runner.module(mx.array([[1, 2, 3]]))
     assert [type(child) for _, child in runner.module.named_modules()] == before
     assert {"model.layers.0.mlp.down_proj", "model.layers.0.mlp.down_proj|in"} <= sites.keys()
+
+
+def test_a_site_has_the_name_of_its_class_whatever_its_files_call_it(tmp_path):
+    saved = source("mixtral", tmp_path / "torch", seed=3, dtype="float32")
+    names = open_model(str(saved)).checkpoint.headers
+    assert any(".block_sparse_moe." in name for name in names)  # its class calls it mlp
+    convert(saved, tmp_path / "mlx", to="mlx", check="none")
+    with planted(PLANTED["expert numbers"], tmp_path / "mlx"):
+        verdict = compare(record(open_model(str(saved))), open_model(str(tmp_path / "mlx")))
+    assert {it.site for it in verdict.faults} == {f"model.layers.{n}.mlp" for n in range(4)}

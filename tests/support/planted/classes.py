@@ -97,8 +97,8 @@ def text_of(module: Any) -> str:
     return Path(module.__file__).read_text()
 
 
-ATTENTION: Final = r"^model\.layers\.\d+\.self_attn$"
-BLOCK: Final = r"^(model|backbone)\.layers\.\d+$"
+ATTENTION: Final = r"^(model\.layers|transformer\.h)\.\d+\.(self_)?attn$"
+BLOCK: Final = r"^((model|backbone)\.layers|transformer\.h)\.\d+$"
 FAULTS: Final[Mapping[str, Fault]] = {
     "a layer skipped": Fault(blocks(lambda _: lambda self, x, *a, **k: x), BLOCK, "skipped"),
     "no causal mask": Fault(
