@@ -98,4 +98,5 @@ FIELDS: Final[Mapping[str, Field]] = {
     "text": SIDE,
     "provenance": mapping(),
     "sketches": mapping(SKETCH),
+    "same": mapping(TEXT),
 }

@@ -25,8 +25,9 @@ from ..weights.sketches.sketch import Sketch, from_record, to_record
 from ..weights.weights import file_hashes, mostly
 from .fields import FIELDS
 
-SCHEMA: Final = 2
-READABLE: Final = (1, SCHEMA)  # goldens of schema 1 carry no hashes
+SCHEMA: Final = 3
+HASHED: Final = 2  # goldens of schema 1 carry no hashes
+READABLE: Final = range(1, SCHEMA + 1)
 TENSORS: Final = "golden.safetensors"
 MANIFEST: Final = "golden.json"
 UNHASHED: Final = (
@@ -101,9 +102,10 @@ class Golden:
     def save(self, folder: Path) -> None:
         """Write ``golden.safetensors`` and ``golden.json`` into FOLDER."""
         folder.mkdir(parents=True, exist_ok=True)
-        save_tensors(folder / TENSORS, _tensors(self))
+        tensors, same = once(_tensors(self))
+        save_tensors(folder / TENSORS, tensors)
         with writing(folder / MANIFEST):
-            manifest = _manifest(self)
+            manifest = {**_manifest(self), "same": same}
             text = json.dumps({**manifest, "hashes": hashes(folder, manifest)}, indent=1) + "\n"
             (folder / MANIFEST).write_text(text, encoding="utf-8")
 
@@ -125,12 +127,14 @@ class Golden:
                     f" up to {SCHEMA}; record it again"
                 )
             require_unaltered(folder, manifest)
-            golden = _golden(manifest, load_file(folder / TENSORS))
+            tensors = load_file(folder / TENSORS)
+            tensors |= {name: tensors[it] for name, it in manifest.get("same", {}).items()}
+            golden = _golden(manifest, tensors)
         except (OSError, AttributeError, KeyError, TypeError, ValueError, SafetensorError) as error:
             raise BadInputError(f"{folder}: not a readable golden ({error!r})") from error
         if missing := _missing(golden):
             raise MismatchError(f"{folder} is not a whole golden; record it again", missing)
-        return golden if manifest["schema"] == SCHEMA else replace(golden, notes=(UNHASHED,))
+        return golden if manifest["schema"] >= HASHED else replace(golden, notes=(UNHASHED,))
 
 
 def hashes(folder: Path, manifest: Mapping[str, Any]) -> dict[str, str]:
@@ -147,9 +151,9 @@ def require_unaltered(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Refuse the golden in FOLDER if a file of it is not what was recorded.
 
     Raises:
-        BadInputError: one is not, or a golden of this schema has lost its hashes.
+        BadInputError: one is not, or a golden that had hashes has lost them.
     """
-    if manifest["schema"] == SCHEMA:
+    if manifest["schema"] >= HASHED:
         recorded, found = manifest.get("hashes") or {}, hashes(folder, manifest)
         wrong = [name for name, value in found.items() if recorded.get(name) != value]
         if wrong:
@@ -200,6 +204,27 @@ def _tensors(golden: Golden) -> dict[str, Array]:
     for kind, groups in parts.items():
         tensors |= _flatten(kind, groups, golden.probes)
     return {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+
+
+def once(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, str]]:
+    """Return TENSORS without those that are the bytes of an earlier one, and whose those are.
+
+    What a module returns is what its last part returned and what the next receives.
+
+    >>> import numpy as np
+    >>> once({"a": np.ones(2), "b": np.ones(2), "c": np.ones((1, 2))})[1]
+    {'b': 'a'}
+    """
+    import xxhash
+
+    first: dict[tuple[Any, ...], str] = {}
+    same: dict[str, str] = {}
+    for name, array in tensors.items():
+        key = (array.dtype.name, array.shape, xxhash.xxh3_128_digest(array.tobytes()))
+        first.setdefault(key, name)
+        same[name] = first[key]
+    kept = {name: array for name, array in tensors.items() if same[name] == name}
+    return kept, {name: it for name, it in same.items() if it != name}
 
 
 def _manifest(golden: Golden) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import load_file
 
 import weighbridge
 from weighbridge.cli import main
@@ -155,6 +156,11 @@ def test_a_golden_without_one_of_its_files_is_said_to_lack_it(saved, tiny_bert_d
     found = CliRunner().invoke(main, ["parity", "check", str(tmp_path), str(tiny_bert_dir)])
     assert found.exit_code == 3
     assert f"{lost} of this golden is missing; record the golden again" in found.output
+
+
+def test_an_array_that_several_sites_have_is_kept_once(saved):
+    kept = load_file(saved / TENSORS)
+    assert len({(it.shape, it.dtype.str, it.tobytes()) for it in kept.values()}) == len(kept)
 
 
 def test_an_unknown_level_is_refused(tiny_bert_dir):
