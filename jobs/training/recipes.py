@@ -92,13 +92,14 @@ def _begun(
     """Return the configuration that is asked for, that of the run, where there is one, and its folder."""
     from ...trainers.config import load_config
 
-    config = load_config(recipe, overrides) if recipe or overrides or not resume else None
     if recipe is None and target and not resume:
         require_folder_name(target)
     target = target or default_run(resume=resume)
+    saved = target / CONFIG
+    base = saved if resume and recipe is None and saved.is_file() else recipe
+    config = load_config(base, overrides) if recipe or overrides or not resume else None
     if not resume:
         require_target(target, "run")
-    saved = target / CONFIG
     begun = config or (load_config(saved) if saved.is_file() else None)
     if begun:
         require_memory_of(begun)

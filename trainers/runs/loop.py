@@ -19,7 +19,7 @@ from ...converters.checkpoints import (
 )
 from ...converters.common.hints import command
 from ...converters.common.system import writing
-from ...converters.documents import read_optional
+from ...converters.documents import RECORD, read_optional
 from ...errors import BadInputError, MismatchError, Terminated, WeighbridgeError
 from ..bundled import provide
 from ..checks.explained import explained
@@ -94,7 +94,7 @@ def train(
 
 def backend_of(out: Path) -> str:
     """Return the backend of the run in OUT, the first that its preflight looked at; MLX where there is none."""
-    losses = read_optional(out / PREFLIGHT).get("losses")
+    losses = read_optional(out / PREFLIGHT, RECORD).get("losses")
     own = next(iter(losses), "") if isinstance(losses, dict) else ""
     return own if own in BACKENDS else BACKENDS[0]
 
