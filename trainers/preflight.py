@@ -159,7 +159,8 @@ def check_gradients(
     )
     alive = [row.name for row in rows if row.trainable and not _dead(row)]
     of_rows = [text for row in rows for text in _problems(row, tolerance, alive)]
-    attached = [*found.values()][-1].arrays  # PyTorch has no gradient at all of what no loss reaches
+    # PyTorch, the last, has no gradient at all of what no loss reaches.
+    attached = [*found.values()][-1].arrays
     problems = [*_loss_problems(found, tolerance), *(of_rows if attached else [DETACHED])]
     return Preflight({name: got.loss for name, got in found.items()}, rows, tuple(problems), probed)
 

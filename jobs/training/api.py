@@ -78,7 +78,10 @@ def train(
         assert run.best["loss"] < run.before["loss"]
     """
     live = "module" in named or (given and not isinstance(given[0], str | Path | None))
-    how = {"backend": as_kind(backend, str | None, "backend"), "resume": as_kind(resume, bool, "resume")}
+    how = {
+        "backend": as_kind(backend, str | None, "backend"),
+        "resume": as_kind(resume, bool, "resume"),
+    }
     done: TrainResult = (_train_live if live else _train_recipe)(*given, how=how, **named)
     return done
 

@@ -27,14 +27,15 @@ EXAMPLES: Final = 3  # of the batch that shows what the data holds
 
 
 def objective_of(config: TrainConfig, kind: Any = None, metric: Any = None) -> Objective:
-    """Return the objective of CONFIG, whatever its data; KIND and METRIC are its class and its metric
-    where these are in memory.
+    """Return the objective of CONFIG, whatever its data; KIND and METRIC are its own where in memory.
 
     Raises:
         BadInputError: there is no such objective or metric.
         UsersCodeError: the user's module raises as it is imported.
     """
-    return _judged(make_objective(config.objective.name, _options(config.objective), kind), config, metric)
+    return _judged(
+        make_objective(config.objective.name, _options(config.objective), kind), config, metric
+    )
 
 
 def fitted(objective: Objective, config: TrainConfig, train: Dataset) -> Objective:

@@ -110,5 +110,8 @@ def _hit(count: int) -> Iterator[None]:
     def nonzero(_tensor: torch.Tensor, *, as_tuple: bool = False) -> torch.Tensor:  # noqa: ARG001
         return torch.arange(count)[:, None]
 
-    with mock.patch.object(torch, "where", found), mock.patch.object(torch.Tensor, "nonzero", nonzero):
+    with (
+        mock.patch.object(torch, "where", found),
+        mock.patch.object(torch.Tensor, "nonzero", nonzero),
+    ):
         yield
