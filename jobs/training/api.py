@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from ...converters.common.arguments import as_kind, typed
 from .live import train_live
@@ -78,12 +78,13 @@ def train(
         assert run.best["loss"] < run.before["loss"]
     """
     live = "module" in named or (given and not isinstance(given[0], str | Path | None))
-    how = {
-        "backend": as_kind(backend, str | None, "backend"),
-        "resume": as_kind(resume, bool, "resume"),
-    }
-    done: TrainResult = (_train_live if live else _train_recipe)(*given, how=how, **named)
-    return done
+    way: Any = _train_live if live else _train_recipe
+    return cast("TrainResult", way(*given, how=_how(backend, resume=resume), **named))
+
+
+def _how(backend: object, *, resume: object) -> dict[str, object]:
+    given = {"backend": as_kind(backend, str | None, "backend")}
+    return given | {"resume": as_kind(resume, bool, "resume")}
 
 
 @typed
