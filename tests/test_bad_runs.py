@@ -45,7 +45,7 @@ def run(stopped, tmp_path, monkeypatch):
 
 
 def resume(code=3):
-    return invoke("train", "run", "--backend", "torch", "--resume", code=code)
+    return invoke("train", "run", "--resume", code=code)
 
 
 def facts(**changes):
@@ -93,6 +93,14 @@ DAMAGE = {
     "random numbers": (lambda: state(shorten), "random is"),
     "a moment": (lambda: state(lose_a_moment), "optimizer/exp_avg/model.head.weight is missing"),
     "a value": (lambda: state(alter, recorded=True), "not what was written"),
+    "the best": (
+        lambda: [*map(shutil.rmtree, STEP.parent.glob("best-*"))],
+        "is missing, the best so far",
+    ),
+    "preflight": (
+        lambda: Path("run/preflight.json").write_text("{"),
+        "remove it, or make it again",
+    ),
 }
 
 
@@ -113,6 +121,21 @@ def test_a_file_in_place_of_the_checkpoints_is_refused_before_the_journal_is_cut
     before = Path("run/metrics.jsonl").read_bytes()
     assert "not a folder of checkpoints" in resume()
     assert Path("run/metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.usefixtures("run")
+def test_a_setting_beside_resume_is_held_against_the_runs_own():
+    same = invoke("train", "run", "--resume", "--set", "steps=9")
+    assert "run holds a run of another configuration: 1 problem" in same
+    assert "steps: 4 in the run, 9 asked for" in same
+    invoke("train", "run", "--resume", "--set", "steps=4", code=0)
+
+
+@pytest.mark.usefixtures("run")
+def test_a_file_is_no_run_to_resume():
+    Path("file").touch()
+    said = invoke("train", "file", "--config", "recipe.yaml")
+    assert "file is a file; choose another name\n" in said
 
 
 @pytest.mark.usefixtures("run")

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..converters.models.factories import framework_or_none, kind_of
 from ..errors import BadInputError
 from .config import TrainConfig, validate
 from .data.batches import Batch, Dataset
@@ -29,11 +30,13 @@ class Live:
     Attributes:
         module: the torch module.
         objective: class, or what is called like one; ``None`` where the configuration names it.
+        metric: a function; ``None`` where the configuration names it, or nobody does.
         splits: the data by split; ``None`` where the configuration names them.
     """
 
     module: Any
     objective: Any = None
+    metric: Any = None
     splits: Mapping[str, Dataset] | None = None
 
 
@@ -48,24 +51,30 @@ def live(
             attribute ``model``.
         data: a section as a mapping, a dataset, or a mapping of splits to datasets. A dataset has
             ``__len__`` and ``batch(rows)``, or is a mapping of arrays, one row an example.
-        settings: the rest of the configuration.
+        settings: the rest of the configuration; ``metric`` may be a function.
 
     Raises:
-        BadInputError: DATA is none of these.
+        BadInputError: MODULE or DATA is none of these.
         MismatchError: a setting is wrong.
     """
+    if framework_or_none(module) != "torch":
+        raise BadInputError(f"module is {kind_of(module)}; give a torch.nn.Module")
+    metric = settings.get("metric")
+    if not callable(metric):
+        metric = None
     named = isinstance(objective, str | Mapping)
     splits = None if isinstance(data, Mapping) and "kind" in data else dict(_splits(data, settings))
     config = validate(
         {
             "model": f"{ORIGIN}{type(module).__name__}",
             **settings,
+            **({"metric": f"{ORIGIN}{_name(metric)}"} if metric else {}),
             "objective": objective if named else {"name": f"{ORIGIN}{_name(objective)}"},
             "data": data if splits is None else {"kind": f"{ORIGIN}{type(data).__name__}"},
         }
     )
     kind = None if named else objective if isinstance(objective, type) else Copies(objective)
-    return config, Live(copy.deepcopy(module), kind, splits)
+    return config, Live(copy.deepcopy(module), kind, metric, splits)
 
 
 class Copies:
@@ -114,7 +123,7 @@ class Part:
 
 
 def _name(kind: Any) -> str:
-    return kind.__name__ if isinstance(kind, type) else type(kind).__name__
+    return getattr(kind, "__name__", type(kind).__name__)
 
 
 def _splits(data: Any, settings: Mapping[str, Any]) -> Iterator[tuple[str, Dataset]]:

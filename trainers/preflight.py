@@ -22,6 +22,9 @@ from .steps.base import Step
 from .tasks import PREFIX, Parameter
 
 VANISHING: Final = 1e-6  # of the largest gradient: rounding of float32, carried through a network
+DETACHED: Final = (
+    "the loss depends on nothing that trains: look for no_grad, detach or numpy in the objective"
+)
 VANISHES: Final = "zero up to rounding (a key's bias cancels in softmax)"
 
 
@@ -155,10 +158,10 @@ def check_gradients(
         _row(name, parameter, found) for name, parameter in _all(parameters, found).items()
     )
     alive = [row.name for row in rows if row.trainable and not _dead(row)]
-    problems = [
-        *_loss_problems(found, tolerance),
-        *(text for row in rows for text in _problems(row, tolerance, alive)),
-    ]
+    of_rows = [text for row in rows for text in _problems(row, tolerance, alive)]
+    # PyTorch, the last, has no gradient at all of what no loss reaches.
+    attached = [*found.values()][-1].arrays
+    problems = [*_loss_problems(found, tolerance), *(of_rows if attached else [DETACHED])]
     return Preflight({name: got.loss for name, got in found.items()}, rows, tuple(problems), probed)
 
 

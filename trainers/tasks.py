@@ -135,7 +135,7 @@ def build_task(
         WeighbridgeError: anything that would stop the run later.
     """
     module = live.module if live else module
-    objective = objective_of(config, live.objective if live else None)
+    objective = objective_of(config, *((live.objective, live.metric) if live else ()))
     model = None if module else _open(config)
     splits = live.splits if live else None
     splits = splits or read_splits(config.data, _context(model, tokenizer or config.tokenizer))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import os
 import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Final
+from typing import Any, Final
 
 from ...errors import UsersCodeError, WeighbridgeError, legible
 from .memory import ran_out
@@ -82,6 +83,22 @@ def running(what: str) -> Iterator[None]:
         raise UsersCodeError(
             f"{what} does not run: {fault_of(error) or described(error)}"
         ) from error
+
+
+def called(what: str, function: Callable[..., Any], *given: Any, **options: Any) -> Any:
+    """Return what FUNCTION, a user's, makes of what it is GIVEN and of OPTIONS.
+
+    Raises:
+        UsersCodeError: it does not take them, or raises; begins with WHAT it is.
+    """
+    try:
+        inspect.signature(function).bind(*given, **options)
+    except TypeError as error:
+        raise UsersCodeError(f"{what} cannot be called: {error}") from None
+    except ValueError:
+        pass  # nothing says what it takes; calling it will
+    with running(what):
+        return function(*given, **options)
 
 
 def raised_by_us(error: BaseException) -> bool:

@@ -75,8 +75,10 @@ def require_replaceable(target: Path, kind: str, *, force: bool, contents: bool)
     if kept := _never_replaced(target):
         raise TargetExistsError(f"{target} {kept} and is never replaced; choose another name")
     if not force:
-        way = "go on with --resume" if kind in GROWING else "give --force"
-        raise TargetExistsError(f"{target} exists; choose another name or {way}")
+        way = " or go on with --resume" if kind in GROWING else " or give --force"
+        no_run = kind in GROWING and not target.is_dir()
+        what, way = ("is a file", "") if no_run else ("exists", way)
+        raise TargetExistsError(f"{target} {what}; choose another name{way}")
     if unaccounted(target, kind, contents=contents):
         problems = unaccounted(target, kind)
         more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ...converters.models import Model
+from ...converters.planning.dense import METHOD, PACKING
+from ...converters.planning.transcoding import quantized_view
 from ...converters.planning.view import dense_view
 from ...converters.quantization import Dequantized
-from ...errors import BadInputError
+from ...errors import BadInputError, UnsupportedError
 from ..adapter_check import change_of_base
 from ..converting import move
 from ..options import Options
@@ -66,6 +68,7 @@ def live(
         MismatchError: ADAPTER is for another model, or in BASE or ORIGINAL already.
     """
     whole = options.open(base)
+    _require_ours(whole)
     dense = dense_view(whole)
     read = adapter_for(dense, adapter)
     others = [original] if original else []
@@ -74,6 +77,20 @@ def live(
     else:
         provenance = provenance_of(dense, read, *others)
     return placed(dense, read, provenance, *others), provenance
+
+
+def _require_ours(base: Model) -> None:
+    """Refuse a BASE whose codes are stored in a format that no merge writes, such as GPTQ.
+
+    Raises:
+        UnsupportedError: it is one; says what else there is.
+    """
+    if base.framework == "torch" and quantized_view(base) is not base:
+        raise UnsupportedError(
+            f"{base.spec} is quantized as {base.config[PACKING][METHOD]}, and codes of that format are not"
+            " merged into; keep the adapter live, or train it on the MLX form of this model: weighbridge"
+            " convert torch-to-mlx"
+        )
 
 
 def refuse_ways(base: str, *, promote: bool, original: str | None) -> None:

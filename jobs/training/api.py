@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from ...converters.common.arguments import as_kind, typed
 from .live import train_live
@@ -21,7 +21,7 @@ def train(
     target: Location,
     recipe: Location | None = None,
     *,
-    backend: str = "mlx",
+    backend: str | None = None,
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
 ) -> TrainResult: ...
@@ -35,12 +35,14 @@ def train(
     config: Mapping[str, Any] | None = None,
     *,
     target: Location | None = None,
-    backend: str = "mlx",
+    backend: str | None = None,
     resume: bool = False,
 ) -> TrainResult: ...
 
 
-def train(*given: Any, backend: str = "mlx", resume: bool = False, **named: Any) -> TrainResult:
+def train(
+    *given: Any, backend: str | None = None, resume: bool = False, **named: Any
+) -> TrainResult:
     """Train by a recipe, ``train(target, recipe)``, or what is in memory, ``train(module, objective, data)``.
 
     The first is ``weighbridge train`` and leaves an adapter, or whole weights, in TARGET. The second
@@ -52,9 +54,9 @@ def train(*given: Any, backend: str = "mlx", resume: bool = False, **named: Any)
             a YAML or TOML file. Or MODULE, a ``torch.nn.Module``; OBJECTIVE: a name, a section, a class
             called with the module, or an instance around it; DATA: a section, a dataset, or a mapping of
             ``train`` and ``validation`` to datasets (``__len__`` and ``batch(rows)``, or a mapping of
-            arrays); CONFIG: the other settings as in a recipe.
-        backend: ``mlx`` or ``torch``; the same data, order and seeds in both.
-        resume: go on where the run in TARGET stopped.
+            arrays); CONFIG: the other settings as in a recipe, ``metric`` perhaps a function.
+        backend: ``mlx`` or ``torch``, ``mlx`` if not given; the same data, order and seeds in both.
+        resume: go on where the run in TARGET stopped, in its backend.
         named: any of these by name, and with a recipe ``settings``: dotted setting -> value.
 
     Returns:
@@ -76,9 +78,13 @@ def train(*given: Any, backend: str = "mlx", resume: bool = False, **named: Any)
         assert run.best["loss"] < run.before["loss"]
     """
     live = "module" in named or (given and not isinstance(given[0], str | Path | None))
-    how = {"backend": as_kind(backend, str, "backend"), "resume": as_kind(resume, bool, "resume")}
-    done: TrainResult = (_train_live if live else _train_recipe)(*given, how=how, **named)
-    return done
+    way: Any = _train_live if live else _train_recipe
+    return cast("TrainResult", way(*given, how=_how(backend, resume=resume), **named))
+
+
+def _how(backend: object, *, resume: object) -> dict[str, object]:
+    given = {"backend": as_kind(backend, str | None, "backend")}
+    return given | {"resume": as_kind(resume, bool, "resume")}
 
 
 @typed

@@ -8,21 +8,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .recipes import WEIGHTS, default_run, record, watched
+from .recipes import WEIGHTS, chosen_backend, default_run, record, watched
 
 if TYPE_CHECKING:
     from ...trainers.runs.loop import TrainResult
 
 
 def train_live(
-    given: Sequence[Any], target: Path | None, backend: str, *, resume: bool = False
+    given: Sequence[Any], target: Path | None, backend: str | None, *, resume: bool = False
 ) -> TrainResult:
     """Train what is in memory and give the module the best parameters, unless adapters were trained.
 
     Args:
         given: a torch module, its objective, data and settings; see ``trainers.live.live``.
         target: the run's folder; a free name like ``run`` where none is given.
-        backend: ``mlx`` or ``torch``.
+        backend: ``mlx`` or ``torch``; ``None`` for that of a run that goes on, and MLX for another.
         resume: go on where the run in TARGET stopped, with the same module, objective and data.
     """
     from ...trainers.live import live
@@ -30,6 +30,7 @@ def train_live(
     from ...trainers.runs.loop import train as run
     from ...trainers.tasks import build_task
 
+    backend = chosen_backend(backend, target, resume=resume)
     module, ranks = given[0], ranks_of(backend)
     with ranks.together():
         config, there = live(*given)

@@ -51,7 +51,7 @@ class Watching(TypedDict, total=False):
 
 def train(
     target: Path | None,
-    backend: str,
+    backend: str | None,
     recipe: Path | str | None,
     overrides: Sequence[str] = (),
     *,
@@ -63,7 +63,7 @@ def train(
     Args:
         target: the run's folder; ``run`` or the next free name like it where none is given, and
             with RESUME the last of them.
-        backend: ``mlx`` or ``torch``.
+        backend: ``mlx`` or ``torch``; ``None`` for that of a run that goes on, and MLX for another.
         recipe: YAML or TOML file, or the name of a recipe; see ``load_config``.
         overrides: ``key.subkey=value`` each.
         resume: go on where the run in TARGET stopped; the configuration is the run's own.
@@ -72,6 +72,7 @@ def train(
     from ...trainers.ranks import ranks_of
     from ...trainers.runs.loop import train as run
 
+    backend = chosen_backend(backend, target, resume=resume)
     ranks = ranks_of(backend)
     with ranks.together():
         begin = partial(_begun, target, recipe, overrides, resume=resume)
@@ -91,17 +92,27 @@ def _begun(
     """Return the configuration that is asked for, that of the run, where there is one, and its folder."""
     from ...trainers.config import load_config
 
-    config = load_config(recipe, overrides) if recipe or overrides or not resume else None
     if recipe is None and target and not resume:
         require_folder_name(target)
     target = target or default_run(resume=resume)
+    saved = target / CONFIG
+    base = saved if resume and recipe is None and saved.is_file() else recipe
+    config = load_config(base, overrides) if recipe or overrides or not resume else None
     if not resume:
         require_target(target, "run")
-    saved = target / CONFIG
     begun = config or (load_config(saved) if saved.is_file() else None)
     if begun:
         require_memory_of(begun)
     return config, begun, target
+
+
+def chosen_backend(backend: str | None, target: Path | None, *, resume: bool) -> str:
+    """Return BACKEND; where none is named that of the run in TARGET to go on with, or MLX."""
+    from ...trainers.runs.loop import BACKENDS, backend_of
+
+    if backend is not None:
+        return backend
+    return backend_of(target or default_run(resume=True)) if resume else BACKENDS[0]
 
 
 def record(target: Path) -> None:

@@ -62,6 +62,14 @@ def test_transformers_computes_what_mlx_computes(there):
     assert np.abs(found - expected).max() < 2e-3 * np.abs(expected).max()
 
 
+def test_a_merge_into_codes_that_no_merge_writes_is_refused_in_one_line(there, tmp_path):
+    _, made, _ = there
+    given = ["merge", str(made), str(tmp_path), str(tmp_path / "merged")]
+    result = CliRunner().invoke(main, given)
+    assert result.exit_code == 3, result.output
+    assert "and codes of that format are not merged into; keep the adapter live" in result.output
+
+
 def test_the_way_back_gives_the_same_codes_and_scales(there, tmp_path):
     source, made, _ = there
     run("torch-to-mlx", made, tmp_path / "back", "--check", "none")

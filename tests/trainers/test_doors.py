@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from weighbridge.errors import BadInputError, MismatchError, UsersCodeError
+from weighbridge.errors import BadInputError, DivergedError, MismatchError, UsersCodeError
 from weighbridge.trainers.config import validate
+from weighbridge.trainers.preflight import DETACHED, PreflightError
 from weighbridge.trainers.runs.loop import make_step, train
 from weighbridge.trainers.tasks import build_task
 
@@ -90,6 +91,60 @@ def within(predict, dataset):
 
 def faulty(predict, dataset):
     raise ValueError("no such thing")
+
+
+def named(predict, dataset):
+    '''Return the same as ``within``, of what the class holds and of its batches by name.'''
+    batch = dataset.batch(range(len(dataset)))
+    return np.mean(np.abs(predict({"points": batch["points"]}) - dataset.wanted) < 2)
+
+
+def wordy(predict, dataset):
+    return "good"
+
+
+def empty(predict, dataset):
+    return float("nan")
+
+
+class OneByOne(torch.utils.data.Dataset):
+    def __init__(self, split):
+        self.points = Points(split)
+
+    def __len__(self):
+        return len(self.points)
+
+    def __getitem__(self, row):
+        return {name: array[0] for name, array in self.points.batch([row]).items()}
+
+
+class Pairs(OneByOne):
+    def __getitem__(self, row):
+        return row, row
+
+
+class Vector(Quantile):
+    def forward(self, points, wanted, weights):
+        return (wanted - self.model(points)).square()
+
+
+class Several(Quantile):
+    def forward(self, points, wanted, weights):
+        return {"loss": super().forward(points, wanted, weights)}
+
+
+class Detached(Quantile):
+    def forward(self, points, wanted, weights):
+        return super().forward(points, wanted, weights).detach()
+
+
+class Plain:
+    def __init__(self, model):
+        self.model = model
+
+
+def function(model, points, wanted, weights):
+    return (model(points) - wanted).mean()
 """
 
 
@@ -116,6 +171,42 @@ def test_a_users_objective_data_and_metric_train(settings, tmp_path, backend):
     result = train(config, tmp_path / "run", backend=backend)
     assert result.metric == "within"
     assert result.best["within"] > result.before["within"]
+
+
+def test_a_metric_has_what_the_users_class_holds_and_its_batches_by_name(settings, tmp_path):
+    found = [
+        train(
+            validate({**settings, "metric": f"my_doors:{name}"}), tmp_path / name, backend="torch"
+        )
+        for name in ("within", "named")
+    ]
+    assert found[0].best["within"] == found[1].best["named"]
+
+
+def test_a_dataset_of_pytorch_is_data(settings):
+    one, other = (
+        build_task(validate({**settings, "data": f"my_doors:{name}"})).splits["train"]
+        for name in ("OneByOne", "Points")
+    )
+    assert one.digest == other.digest
+
+
+def test_a_metric_that_is_never_a_number_chooses_no_weights(settings, tmp_path):
+    config = validate({**settings, "metric": "my_doors:empty", "steps": 2})
+    with pytest.raises(DivergedError, match="empty was not finite in any validation"):
+        train(config, tmp_path / "run", backend="torch")
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("backend", ["mlx", "torch"])
+def test_a_loss_that_depends_on_nothing_is_refused_in_one_line(settings, tmp_path, backend):
+    with pytest.raises(PreflightError) as caught:
+        train(
+            validate({**settings, "objective": "my_doors:Detached"}),
+            tmp_path / "run",
+            backend=backend,
+        )
+    assert caught.value.problems == (DETACHED,)
 
 
 def test_options_reach_the_model_the_objective_and_the_data(settings):
@@ -195,6 +286,40 @@ REFUSED = {
         "data.validation is missing: other splits of my_doors:Points have files",
     ),
     "metric": ("recall", BadInputError, "metric recall is not measured; there are loss"),
+    "objective.vector": (
+        "my_doors:Vector",
+        UsersCodeError,
+        r"Vector returns float32 of shape \[1\]",
+    ),
+    "objective.several": (
+        "my_doors:Several",
+        UsersCodeError,
+        "Several returns an object of type dict",
+    ),
+    "objective.plain": (
+        "my_doors:Plain",
+        UsersCodeError,
+        "my_doors:Plain makes an object of type Plain",
+    ),
+    "objective.function": (
+        "my_doors:function",
+        UsersCodeError,
+        "cannot be called: missing .* 'points'",
+    ),
+    "objective.options": (
+        {"name": "my_doors:Judged", "options": {"shaer": 0.5}},
+        UsersCodeError,
+        "my_doors:Judged cannot be called: got an unexpected keyword argument 'shaer'",
+    ),
+    "objective.number": ("my_doors:np", UsersCodeError, "my_doors:np is an object of type module"),
+    "metric.wordy": (
+        "my_doors:wordy",
+        UsersCodeError,
+        "my_doors:wordy returns an object of type str",
+    ),
+    "metric.number": ("my_doors:np", UsersCodeError, "my_doors:np is an object of type module"),
+    "data.pairs": ("my_doors:Pairs", UsersCodeError, r"my_doors:Pairs\[0\] is a tuple of int, int"),
+    "data.line": ("my_doors:Line", UsersCodeError, "unexpected keyword argument 'split'"),
 }
 
 

@@ -105,6 +105,43 @@ def test_a_live_run_is_resumed_with_the_same_things(tmp_path):
         )
 
 
+def test_a_run_goes_on_in_its_own_backend_where_none_is_named(tmp_path):
+    straight, _ = train(Distance, Points(50, 0), tmp_path / "run")  # in PyTorch
+    again = module()
+    weighbridge.train(again, Distance, Points(50, 0), SHORT, target=tmp_path / "run", resume=True)
+    assert torch.equal(straight.weight, again.weight)
+    with pytest.raises(MismatchError) as caught:
+        weighbridge.train(
+            *(module(), Distance, Points(50, 0), SHORT),
+            target=tmp_path / "run",
+            backend="mlx",
+            resume=True,
+        )
+    assert caught.value.problems == ("backend: torch in the checkpoint, mlx now",)
+
+
+def test_a_metric_in_memory_chooses(tmp_path):
+    def worst(predict, dataset):
+        batch = dataset.batch(range(len(dataset)))
+        return float(np.abs(predict({"x": batch["x"]}) - batch["y"]).max())
+
+    judged = type("Judged", (Distance,), {"evaluated": Found})
+    _, result = train(judged, Points(50, 0), tmp_path / "run", metric=worst, higher_is_better=False)
+    assert result.best["worst"] < result.before["worst"]
+
+
+class Found(Distance):
+    def forward(self, x):
+        return self.model(x)
+
+
+def test_what_is_no_module_of_pytorch_is_refused(tmp_path):
+    with pytest.raises(
+        BadInputError, match=r"module is an object of type int; give a torch\.nn\.Module"
+    ):
+        weighbridge.train(3, Distance, Points(9, 0), target=tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     ("data", "says"),
     [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -16,18 +16,22 @@ from ...errors import BadInputError
 WINDOW: Final = 16  # batches whose examples are sorted by length together
 
 
-class Batch(NamedTuple):
-    """The inputs of one forward pass.
+class Batch(dict[str, Array]):
+    """The inputs of one forward pass, by the names that the loss module calls them.
 
     Attributes:
-        inputs: keyword inputs of the loss module.
         rows: examples, the weight of this batch in an accumulated gradient.
         tokens: tokens before padding, or numbers of a series, for throughput.
     """
 
-    inputs: dict[str, Array]
-    rows: int
-    tokens: int
+    def __init__(self, inputs: Mapping[str, Array], rows: int, tokens: int) -> None:
+        super().__init__(inputs)
+        self.rows, self.tokens = rows, tokens
+
+    @property
+    def inputs(self) -> dict[str, Array]:
+        """The arrays by name, as the batch itself has them."""
+        return self
 
 
 class Dataset(Protocol):

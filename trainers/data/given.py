@@ -8,10 +8,14 @@ from typing import Any, Final
 import numpy as np
 import xxhash
 
+from ...converters.models.factories import kind_of
+from ...converters.values import Array
 from ...errors import UsersCodeError
 from .batches import Batch
 
 HASHED: Final = 64  # examples that tell data from other data
+# What data of ours may say of itself; the same names of a user's class mean something else.
+OURS: Final = frozenset({"marks", "width", "by_width"})
 
 
 class Given:
@@ -19,7 +23,8 @@ class Given:
 
     Args:
         rows: has ``__len__`` and ``batch(rows)``, which returns arrays by name whose first axis is
-            the examples, or a :class:`Batch`. ``length(row)`` and ``keys(row)`` are optional.
+            the examples, or a :class:`Batch`; or ``__getitem__(row)``, which returns those of one
+            example. ``length(row)`` and ``keys(row)`` are optional.
         name: what to call it in errors.
 
     Raises:
@@ -27,10 +32,13 @@ class Given:
     """
 
     def __init__(self, rows: Any, name: str) -> None:
-        for method in ("__len__", "batch"):
-            if not callable(getattr(rows, method, None)):
-                raise UsersCodeError(f"{name} has no method {method}; data needs __len__ and batch")
+        lacking = [method for method in ("__len__", "batch") if not _has(rows, method)]
+        if lacking and not (lacking == ["batch"] and _has(rows, "__getitem__")):
+            raise UsersCodeError(
+                f"{name} has no method {lacking[0]}; data needs __len__ and batch, or __len__ and __getitem__"
+            )
         self._rows, self._name = rows, name
+        self._batch = _stacked(rows, name) if lacking else rows.batch
         self.report = dict(getattr(rows, "report", {"examples": len(rows)}))
         self.digest = str(getattr(rows, "digest", "") or self._hash())
 
@@ -40,13 +48,19 @@ class Given:
 
     def batch(self, rows: Sequence[int]) -> Batch:
         """Return the examples ROWS as arrays."""
-        found = self._rows.batch(list(rows))
+        found = self._batch(list(rows))
         if isinstance(found, Batch):
             return found
         if not isinstance(found, dict) or not all(hasattr(it, "dtype") for it in found.values()):
             raise UsersCodeError(f"{self._name}.batch returned no dictionary of arrays")
         inputs = {name: np.asarray(array) for name, array in found.items()}
         return Batch(inputs, len(rows), sum(array.size for array in inputs.values()))
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the user's class holds by another NAME, for a metric of theirs."""
+        if name in OURS or name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._rows, name)
 
     def length(self, row: int) -> int:
         """Return how long an example is, 0 where the class does not say it."""
@@ -66,3 +80,33 @@ class Given:
                 digest.update(f"{name}{array.dtype}{array.shape}".encode())
                 digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
+
+
+def _has(rows: Any, method: str) -> bool:
+    return callable(getattr(rows, method, None))
+
+
+def _stacked(rows: Any, name: str) -> Any:
+    """Return what makes a batch of ROWS that are had one by one, as a DataLoader of PyTorch does.
+
+    Raises:
+        UsersCodeError: an example is no dictionary, or examples have arrays of several shapes.
+    """
+
+    def batch(chosen: Sequence[int]) -> dict[str, Array]:
+        examples = [rows[row] for row in chosen]
+        if not all(isinstance(it, dict) for it in examples):
+            raise UsersCodeError(
+                f"{name}[{chosen[0]}] is {kind_of(examples[0])}; an example is a dictionary of arrays by the"
+                " names of the objective's inputs"
+            )
+        columns = {key: [np.asarray(it[key]) for it in examples] for key in examples[0]}
+        for key, column in columns.items():
+            if len(shapes := {it.shape for it in column}) > 1:
+                several = " and ".join(map(str, sorted(shapes)[:2]))
+                raise UsersCodeError(
+                    f"{name}: {key} has shapes {several} in one batch; pad them in a method batch(rows)"
+                )
+        return {key: np.stack(column) for key, column in columns.items()}
+
+    return batch

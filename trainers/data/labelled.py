@@ -104,4 +104,4 @@ class Labelled(Text):
         ``(rows, classes)``.
         """
         batch = super().batch(rows)
-        return batch._replace(inputs=batch.inputs | {"labels": self.labels[list(rows)]})
+        return Batch(batch | {"labels": self.labels[list(rows)]}, batch.rows, batch.tokens)

@@ -15,13 +15,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...converters.common.users_code import running
-from ...converters.models.factories import named_code
+from ...converters.common.users_code import called
+from ...converters.models.factories import framework_or_none, kind_of, named_code
 from ...errors import UsersCodeError
 from ..data.batches import Batch, Dataset
 from ..evaluation import Measure, measure_loss
 
 Dynamic = Mapping[str, Mapping[int, str]]
+WANTED: Final = "an objective is a torch.nn.Module class, called with the model and its options"
 IGNORED: Final = -100  # a label that torch's cross entropy leaves out
 CLASSES: Final[Mapping[str, str]] = {  # objective -> its module here and its class
     "causal_lm": "tokens:CausalLM",
@@ -139,8 +140,11 @@ def _around(model: Any, name: str, kind: Any, options: Mapping[str, Any] = {}) -
     Raises:
         UsersCodeError: it raises, or does not keep MODEL where its parameters are looked for.
     """
-    with running(name):
-        module = kind(model, **options)
+    if not callable(kind):
+        raise UsersCodeError(f"{name} is {kind_of(kind)}; {WANTED}")
+    module = called(name, kind, model, **options)
+    if framework_or_none(module) != "torch":
+        raise UsersCodeError(f"{name} makes {kind_of(module)}; {WANTED}")
     if getattr(module, "model", None) is not model:
         raise UsersCodeError(
             f"{name} has to keep the model that it is given as its attribute model"

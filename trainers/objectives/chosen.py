@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ...converters.captures.modes import in_mode
-from ...converters.models.factories import named_code
+from ...converters.common.users_code import called
+from ...converters.models.factories import kind_of, named_code
 from ...converters.values import Array
-from ...errors import BadInputError, MismatchError
+from ...errors import BadInputError, MismatchError, UsersCodeError
 from ..config import TrainConfig
 from ..configuration.objectives import CustomObjective
 from ..data.batches import Dataset
@@ -25,14 +26,16 @@ ERRORS: Final = frozenset({"loss", "perplexity", "mae"})  # figures that are bet
 EXAMPLES: Final = 3  # of the batch that shows what the data holds
 
 
-def objective_of(config: TrainConfig, kind: Any = None) -> Objective:
-    """Return the objective of CONFIG, whatever its data; KIND is its class where that is in memory.
+def objective_of(config: TrainConfig, kind: Any = None, metric: Any = None) -> Objective:
+    """Return the objective of CONFIG, whatever its data; KIND and METRIC are its own where in memory.
 
     Raises:
         BadInputError: there is no such objective or metric.
         UsersCodeError: the user's module raises as it is imported.
     """
-    return _judged(make_objective(config.objective.name, _options(config.objective), kind), config)
+    return _judged(
+        make_objective(config.objective.name, _options(config.objective), kind), config, metric
+    )
 
 
 def fitted(objective: Objective, config: TrainConfig, train: Dataset) -> Objective:
@@ -61,7 +64,7 @@ def check_labels(
 
     Raises:
         MismatchError: such as a label that is none of its classes.
-        BadInputError: PyTorch cannot compute the loss of an example.
+        BadInputError: PyTorch cannot compute the loss of an example, or what is computed is no loss.
     """
     if problems := objective.check(module, splits):
         raise MismatchError("the model does not fit the data of the run", problems)
@@ -82,7 +85,26 @@ def _try(loss: Any, data: Dataset, count: int) -> None:
 
     copies = {name: it.clone() for name, it in loss.named_buffers()}
     with looked_at(data.batch(range(count)).inputs) as tensors:
-        functional_call(loss, copies, (), tensors)
+        _require_number(functional_call(loss, copies, (), tensors), type(loss).__name__)
+
+
+def _require_number(found: Any, name: str) -> None:
+    """Refuse what the objective NAME has FOUND where it is no loss.
+
+    Raises:
+        UsersCodeError: it is something else than a tensor of one number; says what.
+    """
+    import torch
+
+    what = kind_of(found)
+    if isinstance(found, torch.Tensor):
+        if found.is_floating_point() and not found.ndim:
+            return
+        what = f"{str(found.dtype).removeprefix('torch.')} of shape {[*found.shape]}"
+    raise UsersCodeError(
+        f"the objective {name} returns {what}; it has to return its loss alone, a float of shape [],"
+        " such as the mean over the examples"
+    )
 
 
 def _options(section: Any) -> dict[str, Any]:
@@ -173,8 +195,8 @@ def _unlike(objective: Objective, given: Mapping[str, Array]) -> list[str]:
     ]
 
 
-def _judged(objective: Objective, config: TrainConfig) -> Objective:
-    """Return OBJECTIVE with the metric that CONFIG asks for."""
+def _judged(objective: Objective, config: TrainConfig, metric: Any) -> Objective:
+    """Return OBJECTIVE with the metric that CONFIG asks for, METRIC where that is in memory."""
     wanted = config.metric
     if wanted is None:
         return objective
@@ -197,7 +219,7 @@ def _judged(objective: Objective, config: TrainConfig) -> Objective:
             " module for evaluation (its attribute evaluated)"
         )
     name = wanted.rpartition(":")[2]
-    measure = _with_function(objective.measure, name, named_code(wanted))
+    measure = _with_function(objective.measure, wanted, metric or named_code(wanted))
     higher = better is not False
     return replace(objective, metric=name, higher_is_better=higher, measure=measure, asked=True)
 
@@ -218,12 +240,24 @@ def _unmeasured(metric: str, known: Iterable[str]) -> str:
     return f"metric {metric} is not measured; there are {', '.join(known)}"
 
 
-def _with_function(measure: Measure, name: str, function: Callable[..., Any]) -> Measure:
-    """Return MEASURE with what FUNCTION finds: of ``predict(inputs) -> array`` and the dataset."""
+def _with_function(measure: Measure, spec: str, function: Callable[..., Any]) -> Measure:
+    """Return MEASURE with what FUNCTION finds: of ``predict(inputs) -> array`` and the dataset.
+
+    Raises:
+        UsersCodeError: SPEC names no function; the measure raises it too, where it returns no number.
+    """
+    if not callable(function):
+        raise UsersCodeError(f"metric {spec} is {kind_of(function)}; give a function")
 
     def extended(step: Step, dataset: Dataset, size: int) -> Scores:
         scores = measure(step, dataset, size)
-        found = float(function(step.embed, dataset))
-        return scores._replace(metrics={**scores.metrics, name: found})
+        found = called(f"metric {spec}", function, step.embed, dataset)
+        try:
+            number = float(found)
+        except (TypeError, ValueError, RuntimeError):
+            raise UsersCodeError(
+                f"metric {spec} returns {kind_of(found)}; it has to return one number"
+            ) from None
+        return scores._replace(metrics={**scores.metrics, spec.rpartition(":")[2]: number})
 
     return extended

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from ...errors import DivergedError
 from ..configuration.loop import EarlyStopping
 from ..evaluation import improved
 
@@ -44,6 +47,18 @@ class Carried:
             for name, figures in measured.items()
             if metric not in figures
         ]
+
+    def require_chosen(self, metric: str, kept: Path) -> None:
+        """Refuse to call weights the best by METRIC where nothing says so.
+
+        Raises:
+            DivergedError: no validation has found a number; says that checkpoints are KEPT.
+        """
+        if not math.isfinite(self.best[metric]):
+            raise DivergedError(
+                f"{metric} was not finite in any validation, so nothing says which"
+                f" weights are best; the last are in {kept}. Mend {metric}, or set another metric"
+            )
 
     def note(
         self, figure: float, stopping: EarlyStopping | None, *, higher_is_better: bool

@@ -76,7 +76,12 @@ class Checkpoints:
             )
         steps = self._steps(STEP)
         for step in steps:  # what is read of them later may not fail then
-            self._best_of(step)
+            best = self._best_of(step)
+        if steps and best is not None and not (self._path(BEST, best) / TENSORS).is_file():
+            raise BadInputError(
+                f"{self._path(BEST, best)} is missing, the best so far; put it back, or remove"
+                f" {self._path(STEP, steps[-1])} to go on from an earlier one"
+            )
         return self._read(STEP, steps[-1]) if steps else None
 
     def tidy(self) -> None:

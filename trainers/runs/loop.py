@@ -19,6 +19,7 @@ from ...converters.checkpoints import (
 )
 from ...converters.common.hints import command
 from ...converters.common.system import writing
+from ...converters.documents import RECORD, read_optional
 from ...errors import BadInputError, MismatchError, Terminated, WeighbridgeError
 from ..bundled import provide
 from ..checks.explained import explained
@@ -46,7 +47,7 @@ class Watching(TypedDict, total=False):
     complete: Callable[[Path], None]
 
 
-__all__ = ["BACKENDS", "TrainResult", "make_step", "preflight", "train"]
+__all__ = ["BACKENDS", "TrainResult", "backend_of", "make_step", "preflight", "train"]
 
 
 def train(
@@ -89,6 +90,13 @@ def train(
                 _create(staging, config, ranks.first(lambda: _checked(task, config, step)))
         with locked(own), _resumable(own):
             return _completed(Run(config, task, step, own, watcher), own, sources, started)
+
+
+def backend_of(out: Path) -> str:
+    """Return the backend of the run in OUT, the first that its preflight looked at; MLX where there is none."""
+    losses = read_optional(out / PREFLIGHT, RECORD).get("losses")
+    own = next(iter(losses), "") if isinstance(losses, dict) else ""
+    return own if own in BACKENDS else BACKENDS[0]
 
 
 def _provided(config: TrainConfig, ranks: Ranks) -> Sources:

@@ -122,6 +122,7 @@ class Run:
 
     def finish(self, started: float) -> TrainResult:
         """Write the best parameters and the plot; return what was done since STARTED."""
+        self._carried.require_chosen(self._task.objective.metric, self._checkpoints.folder)
         best = self._checkpoints.best(self._carried.best_step).arrays
         self._export(self._out, best)
         if self._config.npz:
@@ -372,7 +373,7 @@ class Run:
         }  # earlier versions did not write these
         arrays = self.ranks.own(checkpoint.arrays)
         problems += differing(given, self._given)
-        if given["ranks"] == self.ranks.size:
+        if (given["ranks"], given.get("backend")) == (self.ranks.size, self._step.backend):
             problems += misshapen(arrays, self._step.state())
         if problems or carried is None:
             raise MismatchError(f"the run in {self._out} cannot go on", problems)

@@ -227,7 +227,8 @@ class TorchStep:
         """
         if self._chunk is None or self._of_embeddings is None:
             loss = self._run(self._loss, inputs)
-            (loss * factor).backward()  # type: ignore[no-untyped-call]
+            if loss.requires_grad:  # preflight says of one that does not what is wrong
+                (loss * factor).backward()  # type: ignore[no-untyped-call]
             return float(loss.item())
         module = self._of_embeddings().to(self._device)
 

@@ -22,9 +22,7 @@ from ..running import prepare_mlx
 @click.option(
     "--backend",
     type=click.Choice(("mlx", "torch")),
-    default="mlx",
-    show_default=True,
-    help="Framework that trains.",
+    help="Framework that trains: mlx where none is named, with --resume that of the run.",
 )
 @click.option("--resume", is_flag=True, help="Go on where the run in RUN stopped.")
 @click.option("--profile", is_flag=True, help="Leave a report on memory in RUN, with a picture.")
@@ -37,7 +35,7 @@ from ..running import prepare_mlx
 @configured
 def train(
     run: Path | None,
-    backend: str,
+    backend: str | None,
     recipe: Path | None,
     overrides: tuple[str, ...],
     as_json: bool,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, Final
@@ -83,13 +84,34 @@ def _grouped(part: Any) -> Callable[..., Any]:
 
 def _summed(own: Callable[..., Any], count: int) -> Callable[..., Any]:
     def forward(states: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> Any:
-        every = torch.arange(count).repeat(len(states), 1)
+        every = torch.arange(count).expand(states.shape[0], count)
+        shares = torch.zeros_like(weights[:, :1]).repeat(1, count)
         if chosen.ndim == weights.ndim:
-            shares = torch.zeros_like(weights[:, :1]).repeat(1, count)
-            return own(states, every, shares.scatter_add(1, chosen, weights))
-        marks = torch.nn.functional.one_hot(every, count)  # chosen holds one number for each expert
-        each = [weights * chosen[..., expert] for expert in range(count)]
-        parts = [own(states, marks[:, [expert]], share) for expert, share in enumerate(each)]
-        return torch.stack(parts).sum(0)
+            shares = shares.scatter_add(1, chosen, weights)
+        else:  # chosen holds one number for each expert
+            shares = shares + (weights[..., None] * chosen).sum(1)
+            every = torch.nn.functional.one_hot(every, count)
+        with _hit(count):
+            return own(states, every, shares)
 
     return forward
+
+
+@contextlib.contextmanager
+def _hit(count: int) -> Iterator[None]:
+    """Let a loop find in the block that each of COUNT experts got every token, however many these are."""
+    where, turns = torch.where, itertools.count()
+
+    def found(condition: torch.Tensor, *values: Any, **named: Any) -> Any:
+        if values or named:
+            return where(condition, *values, **named)
+        return torch.tensor(next(turns) % count), torch.arange(condition.shape[-1])
+
+    def nonzero(_tensor: torch.Tensor, *, as_tuple: bool = False) -> torch.Tensor:  # noqa: ARG001
+        return torch.arange(count)[:, None]
+
+    with (
+        mock.patch.object(torch, "where", found),
+        mock.patch.object(torch.Tensor, "nonzero", nonzero),
+    ):
+        yield

@@ -166,6 +166,43 @@ def test_experts_that_are_looped_over_go_where_other_tokens_send_them():
         torch.testing.assert_close(to_torch(gradient), own.grad)
 
 
+class NamedExperts(torch.nn.ModuleDict):
+    """Experts as Switch Transformers': chosen by one number for each, in a row of its own."""
+
+    def __init__(self):
+        super().__init__({f"expert_{one}": torch.nn.Linear(4, 4) for one in range(3)})
+        self.num_experts = 3
+
+    def forward(self, hidden_states, selected_experts, routing_weights):
+        total = torch.zeros_like(hidden_states)
+        mask = selected_experts.permute(2, 1, 0)
+        for expert in torch.greater(mask.sum((-1, -2)), 0).nonzero():
+            place, token = torch.where(mask[expert].squeeze(0))
+            states = self[f"expert_{expert[0]}"](hidden_states[None, token].reshape(-1, 4))
+            total.index_add_(0, token, states * routing_weights[token, place, None])
+        return total
+
+
+class Switched(Routed):
+    def __init__(self):
+        super().__init__()
+        self.experts = NamedExperts()
+
+    def forward(self, x):
+        weights, index = self.router(x).softmax(-1).max(-1, keepdim=True)
+        return self.experts(x, torch.nn.functional.one_hot(index, 3), weights)
+
+
+@pytest.mark.parametrize("kind", [Routed, Switched])
+def test_experts_that_are_looped_over_get_every_token_of_batches_of_other_sizes(kind):
+    torch.manual_seed(0)
+    module = kind()
+    captured = capture(module, inputs={"x": torch.randn(2, 4)}, dynamic={"x": {0: "tokens"}})
+    for tokens in (2, 7, 1):
+        x = torch.randn(tokens, 4)
+        torch.testing.assert_close(to_torch(captured(to_mlx(x))), module(x).detach())
+
+
 def test_experts_that_take_sorted_tokens_go_where_other_tokens_send_them():
     from transformers import JetMoeConfig
     from transformers.models.jetmoe.modeling_jetmoe import JetMoeMoE
