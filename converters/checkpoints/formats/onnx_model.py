@@ -15,6 +15,7 @@ from ....errors import BadInputError, UnsupportedError
 from ...common.dtypes import CODE, NUMPY
 from ...values import Array
 from ..base import Header
+from .onnx_caches import caches_of
 from .onnx_codes import made_weights
 from .onnx_packed import PackedWeight, packed_weights
 from .ranges import chunks
@@ -34,6 +35,7 @@ class OnnxFile:
         headers: the initializers whose dtype a tensor file has, and the weights that the graph makes of
             codes, or multiplies by, in place of these.
         others: those of other dtypes, such as 4-bit integers.
+        caches: inputs that outputs of the call before are for.
 
     Raises:
         BadInputError: it is no ONNX model.
@@ -61,6 +63,7 @@ class OnnxFile:
             if code and name not in parts
         } | {name: header for name, header in shown.items() if header}
         self.others = tuple(name for name, code in codes.items() if not code)
+        self.caches = caches_of(self.proto.graph, self._tensors)
         self.files: tuple[Path, ...] = (path, *sorted(self._outside()))
 
     def read(self, name: str) -> Array:
