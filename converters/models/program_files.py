@@ -101,7 +101,7 @@ def of_whole_texts(ports: Signature) -> Signature:
     ('b', 'sequence')
     """
     ids = next((it for it in ports.inputs if it.role == "token_ids"), None)
-    if ids is None or len(ids.shape) < 2:  # noqa: PLR2004  # rows, tokens
+    if ids is None or len(ids.shape) < 2:  # rows, tokens
         return ports
     tokens = ids.shape[1] if isinstance(ids.shape[1], str) else "sequence"
     beside = {it.name for it in ports.inputs if it.role in BESIDE_TOKENS}

@@ -96,8 +96,7 @@ FAULTS: dict[str, tuple[Callable[[onnx.GraphProto], None], str]] = {
     ),
     "swapped": (
         _swapped,
-        "after call 2, present.0.value holds of the tokens read before the values of layer 1;"
-        " after call 2, present.1.value holds of the tokens read before the values of layer 0",
+        "after call 2, present.1.value holds of the tokens read before the values of layer 0",
     ),
 }
 

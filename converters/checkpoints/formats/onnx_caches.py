@@ -87,6 +87,6 @@ def _growing(value: Any) -> tuple[int | None, ...]:
     """Return the sizes of VALUE, ``None`` where they vary, 0 along the one axis that grows; empty for no cache."""
     sizes = [size_of(axis) for axis in value.type.tensor_type.shape.dim]
     varying = [at for at, size in enumerate(sizes) if at and size is None]
-    if len(varying) != 1 or len(sizes) <= 2:  # noqa: PLR2004  # a text has two
+    if len(varying) != 1 or len(sizes) <= 2:  # a text has two
         return ()
     return (*sizes[: varying[0]], 0, *sizes[varying[0] + 1 :])

@@ -80,6 +80,18 @@ class OnnxFile:
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise BadInputError(f"{self.path}: {name} cannot be made of codes ({error})") from None
 
+    def constants(self, dtype: Any) -> dict[str, Array]:
+        """Return the constants of DTYPE that are values of nodes, by the name of the node's output."""
+        from onnx import numpy_helper
+
+        found = {
+            node.output[0]: numpy_helper.to_array(it.t)
+            for node in self.proto.graph.node
+            for it in node.attribute
+            if node.op_type == "Constant" and it.HasField("t")
+        }
+        return {name: array for name, array in found.items() if array.dtype == dtype}
+
     def require_exact_inputs(self) -> None:
         """Refuse a graph that rounds what its layers take to codes, and not its weights alone.
 

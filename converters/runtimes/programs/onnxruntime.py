@@ -45,11 +45,15 @@ class OnnxRunner:
         self._caches = self._file.caches
         self._session = _session(str(model.path))
         self._traced: dict[frozenset[str], Any] = {}
-        self._wide = False
+        self._wide, self._exact = False, {}
 
-    def shadow(self, _: Arrays | None = None) -> OnnxRunner:
-        """Return the same program with all of it computed in float32, which shows its structure."""
+    def shadow(self, exact: Arrays | None = None) -> OnnxRunner:
+        """Return the same program with all of it computed in float32, which shows its structure.
+
+        EXACT are constants, by name, that stand in for the file's own, as they were before rounding.
+        """
         other = copy(self)
+        other._exact = exact or {}
         other._wide, other._traced = True, {}
         other.__dict__.pop("_types", None)
         other._session = other._changed(frozenset(), ())
@@ -161,7 +165,7 @@ class OnnxRunner:
 
         proto = self._copy()
         if self._wide:
-            widen(proto, self._file.made("F16"))
+            widen(proto, self._file.made("F16"), self._exact)
         watch(proto, [name for node in proto.graph.node for name in node.output if name], {})
         session = _session(proto.SerializeToString(), self._file.path.parent)
         known = {it.name: NUMPY.get(it.type) for it in session.get_outputs()}
@@ -192,7 +196,7 @@ class OnnxRunner:
         """Return a session that gives the values SITES as well and takes those GIVEN."""
         proto = self._copy()
         if self._wide:
-            widen(proto, self._file.made("F16"))
+            widen(proto, self._file.made("F16"), self._exact)
         watch(proto, sites, {name: self._types[name] for name in given})
         return _session(proto.SerializeToString(), self._file.path.parent)
 
