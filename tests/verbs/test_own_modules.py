@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from weighbridge.cli import main
+from weighbridge.converters.planning import opening as models
 
 CODE = """
 import numpy as np, torch
@@ -188,3 +191,17 @@ pathlib.Path("torch").mkdir(exist_ok=True)
 save_model(build(), "torch/model.safetensors")
 np.savez("ids.npz", ids=np.arange(20).reshape(2, 10))
 """
+
+
+@pytest.mark.parametrize(("name", "kind"), [("encoder", "bert"), ("causal", "qwen3")])
+def test_a_model_of_transformers_that_a_factory_returns_says_what_it_takes(name, kind):
+    own = f"weighbridge.tests.support.transformers_models:{name}"
+    source = Path(__file__).parents[2] / "fixtures" / kind / "model"
+    asked = ["parity", "check", str(source), own, "--quick", "--json"]
+    result = CliRunner().invoke(main, asked)
+    assert json.loads(result.stdout)["status"] == "PASS", result.output[-400:]
+
+
+def test_a_model_of_transformers_without_its_head_gives_hidden_states():
+    found = models.open("weighbridge.tests.support.transformers_models:headless").signature
+    assert [it.name for it in found.outputs] == ["last_hidden_state"]
