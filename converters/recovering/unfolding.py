@@ -120,7 +120,6 @@ class Folded(NamedTuple):
         same = ours and rounds_to(evaluate(expression, lambda _, name: own[name]), made)
         return [Share(*it) for it in own.items()] if same else []
 
-
     def misfit(self, name: str, expression: Any, made: Array) -> str:
         """Say that MADE, constant NAME, is not of the size that the model's tensors in EXPRESSION make."""
         own = [it for it in tensors(expression) if it in self.wanted]
