@@ -95,11 +95,11 @@ def _instead(
 ) -> tuple[bool, str]:
     """Return whether it is known what ARRAY of cache NAME is, and what it is in words."""
     number, part, what = where
-    said = f"after call {number}, {name} holds of the tokens {what}"
+    words = f"after call {number}, {name} holds of the tokens {what}"
     other = next((it for it, rows in wanted.items() if same(array, rows[:, part])), "")
     if other:
-        return True, f"{said} {other}"
-    return False, f"{said} other numbers than the source"
+        return True, f"{words} {other}"
+    return False, f"{words} other numbers than the source"
 
 
 def same(found: Array, wanted: Array) -> bool:

@@ -58,15 +58,15 @@ def caches_of(graph: Any, weights: Collection[str] = ()) -> tuple[Cache, ...]:
     outputs = [it.name for it in graph.output if NAMED.search(it.name.lower())]
     given = dict(_paired(inputs, outputs))
     whole = [Cache(name, given[name], taken[name]) for name in inputs if name in given]
-    sound = len(whole) == len(inputs) and all(it.sizes for it in whole)
-    return tuple(sorted(whole, key=lambda it: _kind(it.taken))) if sound else ()
+    complete = len(whole) == len(inputs) and all(it.sizes for it in whole)
+    return tuple(sorted(whole, key=lambda it: _kind(it.taken))) if complete else ()
 
 
 def _paired(inputs: Sequence[str], outputs: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield which of OUTPUTS belongs to each of INPUTS: of the same layer and kind, else in the same order."""
     kinds = [{_kind(it): it for it in side} for side in (inputs, outputs)]
-    told = len(kinds[0]) == len(inputs) and len(kinds[1]) == len(outputs)
-    if told and kinds[0].keys() == kinds[1].keys():
+    by_name = len(kinds[0]) == len(inputs) and len(kinds[1]) == len(outputs)
+    if by_name and kinds[0].keys() == kinds[1].keys():
         yield from ((name, kinds[1][kind]) for kind, name in kinds[0].items())
     elif len(inputs) == len(outputs):
         yield from zip(inputs, outputs, strict=True)

@@ -45,7 +45,8 @@ class OnnxRunner:
         self._caches = self._file.caches
         self._session = _session(str(model.path))
         self._traced: dict[frozenset[str], Any] = {}
-        self._wide, self._exact = False, {}
+        self._wide = False
+        self._exact: Arrays = {}
 
     def shadow(self, exact: Arrays | None = None) -> OnnxRunner:
         """Return the same program with all of it computed in float32, which shows its structure.
