@@ -16,7 +16,7 @@ from typing import Any, Final
 from ...errors import BadInputError, UnsupportedError
 from ..libraries import Target, find
 from ..libraries.packages import assigned
-from .families import Family, encoder_signature
+from .families import Family, encoder_signature, known_family
 from .signature import WIDTHS, Port, Signature, causal_signature, headless
 from .signatures import (
     HEADS,
@@ -114,6 +114,21 @@ def signature_of_texts(config: Config) -> Maker | None:
             return headless
         head = HEADS["Model"] if tables["SEQ_TO_SEQ_CAUSAL_LM"] else HEADED["TEXT_ENCODING"]
     return (lambda it: head(it, base(it))) if head else None
+
+
+def signature_of_class(module: Any) -> Signature | None:
+    """Return what MODULE takes and gives, if its class is one of transformers that a directory would name; else ``None``.
+
+    Raises:
+        UnsupportedError: it has a head that is not known here.
+    """
+    if not type(module).__module__.startswith("transformers.models."):
+        return None
+    config: Config = module.config.to_dict() | {"architectures": [type(module).__name__]}
+    row = known_family(config, [*module.state_dict()])
+    made = row.signature if row else signature_of_texts(config)
+    fits = row is None or row.torch_class == type(module).__name__
+    return made(config) if made and fits else None
 
 
 def signature_in(target: Target, config: Config) -> Signature:

@@ -18,7 +18,7 @@ from ..common.hints import command
 from ..libraries import Target
 from ..values import LowRank
 from .families import FAMILIES, Family, known_family
-from .library_family import family_of, library_of, signature_in
+from .library_family import family_of, library_of, signature_in, signature_of_class
 from .model_files import require_own
 from .signature import Signature
 
@@ -214,6 +214,8 @@ class Model:
             return self.family.signature(self.config)
         if self.only_in_mlx and self.library is not None:
             return signature_in(self.library, self.config)
+        if own := signature_of_class(self.factory):
+            return own
         if self.factory is not None:
             raise BadInputError(f"{self.spec} does not say what it takes; {ASKED}", EXAMPLE)
         kind = self.config.get("model_type", "(none)")

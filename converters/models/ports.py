@@ -12,6 +12,7 @@ from ...errors import BadInputError
 from .signature import Port, Signature
 
 UNKNOWN: Final = "array"  # the role of what no name tells
+BESIDE_TOKENS: Final = ("attention_mask", "positions", "token_types")  # roles of inputs
 # Roles of inputs and outputs by name, for files that others made.
 ROLES: Final[Mapping[str, str]] = {
     "attention_mask": "attention_mask",

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from ...errors import BadInputError
 from ..checkpoints.formats.coreai.asset import SUFFIX as ASSET
 from ..checkpoints.formats.coreai.asset import Asset
+from ..checkpoints.formats.onnx_caches import size_of
 from ..checkpoints.formats.onnx_model import GRAPH, OnnxFile
 from ..checkpoints.formats.onnx_model import SUFFIX as ONNX
 from ..documents import parse_object
 from .config_fields import FILE as CONFIG
 from .manifests import MANIFEST
 from .model import Model
-from .ports import role_of, signature_from_manifest
+from .ports import BESIDE_TOKENS, role_of, signature_from_manifest
 from .signature import Dimension, Port, Signature
 
 CODES: Final = "quantized"  # in a record: constant -> how it is made of codes
@@ -79,10 +81,36 @@ def signature_of(file: OnnxFile) -> Signature:
     """Return the inputs and outputs of FILE: what its record says, or its graph."""
     if stored := recorded(file).get("signature"):
         return signature_from_manifest(stored, file.path)
-    graph = file.proto.graph
-    weights = {*file.headers, *file.others}
-    inputs = [port_of(value, file.path) for value in graph.input if value.name not in weights]
-    return Signature(tuple(inputs), tuple(port_of(value, file.path) for value in graph.output))
+    graph, caches = file.proto.graph, file.caches
+    hidden = {*file.headers, *file.others, *(it.taken for it in caches)}
+    inputs = [port_of(it, file.path) for it in graph.input if it.name not in hidden]
+    given = {it.given for it in caches}
+    outputs = [port_of(it, file.path) for it in graph.output if it.name not in given]
+    ports = Signature(tuple(inputs), tuple(outputs))
+    return of_whole_texts(ports) if caches else ports
+
+
+def of_whole_texts(ports: Signature) -> Signature:
+    """Return PORTS of a graph with caches as they are when it reads a text in one call or several.
+
+    A mask is then as long as the ids, and ids of one token a call are as long as the text is.
+
+    >>> ids = Port("input_ids", "int64", ("b", 1), "token_ids")
+    >>> mask = Port("attention_mask", "int64", ("b", "past + 1"), "attention_mask")
+    >>> of_whole_texts(Signature((ids, mask), ())).inputs[1].shape
+    ('b', 'sequence')
+    """
+    ids = next((it for it in ports.inputs if it.role == "token_ids"), None)
+    if ids is None or len(ids.shape) < 2:  # rows, tokens
+        return ports
+    tokens = ids.shape[1] if isinstance(ids.shape[1], str) else "sequence"
+    beside = {it.name for it in ports.inputs if it.role in BESIDE_TOKENS}
+
+    def whole(port: Port) -> Port:
+        alike = port.name in beside or port.shape[:2] == ids.shape[:2]
+        return replace(port, shape=(ids.shape[0], tokens, *port.shape[2:])) if alike else port
+
+    return Signature(tuple(map(whole, ports.inputs)), tuple(map(whole, ports.outputs)))
 
 
 def port_of(value: Any, path: Path) -> Port:
@@ -106,6 +134,5 @@ def port_of(value: Any, path: Path) -> Port:
 
 def _size(axis: Any, number: int) -> Dimension:
     """Return the size of an AXIS, a name where it varies."""
-    if axis.HasField("dim_value"):
-        return int(axis.dim_value)
-    return str(axis.dim_param) or f"axis_{number}"
+    fixed = size_of(axis)
+    return (str(axis.dim_param) or f"axis_{number}") if fixed is None else fixed

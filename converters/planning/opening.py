@@ -14,6 +14,7 @@ from ..adapters.merging.modules_to_save import ModulesToSave
 from ..checkpoints.open import FORMATS
 from ..common.repositories import local
 from ..common.steps import step
+from ..maps.binding.weightmap import WeightMap
 from ..maps.sources.torch_side import with_torch_side
 from ..models import Model
 from ..models import open as open_model
@@ -21,6 +22,7 @@ from ..models.program_files import program_in
 from ..models.specs import ADAPTER_FILES, no_model
 from ..quantization import Dequantized
 from .adapter_names import Side, side_of
+from .manifest import manifest_of
 
 FOREIGN = {".gguf": "GGUF", ".h5": "Keras", ".msgpack": "Flax", ".onnx": "ONNX"}
 
@@ -48,8 +50,19 @@ def open(  # noqa: A001
     spec = local(str(spec))
     step(f"reading {spec}")
     refuse_foreign(Path(spec))
-    model = with_torch_side(open_model(spec, trust_code=trust_code, map=map, options=options))
+    opened = open_model(spec, trust_code=trust_code, map=map, options=options)
+    model = with_torch_side(with_check_kept(opened) if map else opened)
     return with_adapter(model, model.adapter) if model.adapter else model
+
+
+def with_check_kept(model: Model) -> Model:
+    """Return MODEL with what checked its layout when it was made, if the map that a user named is the one that made it."""
+    record = manifest_of(model)
+    made = record.get("map")
+    if not made or not model.map_text or model.layout_check:
+        return model
+    same = str(WeightMap.parse(model.map_text)) == str(WeightMap.parse(str(made)))
+    return replace(model, layout_check=record.get("layout_check")) if same else model
 
 
 def refuse_foreign(folder: Path) -> None:

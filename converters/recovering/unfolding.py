@@ -120,6 +120,15 @@ class Folded(NamedTuple):
         same = ours and rounds_to(evaluate(expression, lambda _, name: own[name]), made)
         return [Share(*it) for it in own.items()] if same else []
 
+    def misfit(self, name: str, expression: Any, made: Array) -> str:
+        """Say that MADE, constant NAME, is not of the size that the model's tensors in EXPRESSION make."""
+        own = [it for it in tensors(expression) if it in self.wanted]
+        parts = ", ".join(f"{it}{list(self.wanted[it].shape)}" for it in own)
+        return (
+            f"the file holds {name}{list(made.shape)}, made of the exported model's {', '.join(own)}; the model"
+            f" that --like names has {parts}: name the one that was exported"
+        )
+
 
 def unfolded(folded: Folded) -> Unfolded:
     """Return the tensors that were FOLDED into constants."""
@@ -132,7 +141,7 @@ def unfolded(folded: Folded) -> Unfolded:
             try:
                 taken = folded.pieces(expression, made)
             except ValueError:
-                found.problems.append(f"{name} has another size than what the record makes it of")
+                found.problems.append(folded.misfit(name, expression, made))
             found.sums += folded.sums(expression) if taken else []
             found.norms += norms(expression) if taken else []
         pieces += taken

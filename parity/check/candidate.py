@@ -42,6 +42,7 @@ class Candidate:
         runtime: where it runs.
         policy: as the user chose it.
         exact: constants of an ML program as they were before rounding, for its float32 run.
+        constants: those of an ONNX file as they were before it rounded them, for its float32 run.
         names: the reference's name -> its own of inputs and outputs that it calls otherwise.
     """
 
@@ -49,6 +50,7 @@ class Candidate:
     runtime: str
     policy: Policy
     exact: Mapping[str, Array] = field(default_factory=dict)
+    constants: Mapping[str, Array] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
 
     def called_as(self, reference: Signature) -> Candidate:
@@ -145,7 +147,7 @@ class Candidate:
             return self.declared
         shadow: Callable[[Mapping[str, Array]], Runner] | None
         shadow = getattr(self.declared, "shadow", None)
-        return shadow(self.exact) if shadow else None
+        return shadow({**self.exact, **self.constants}) if shadow else None
 
     @cached_property
     def precision(self) -> Runner | None:

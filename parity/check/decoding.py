@@ -14,6 +14,7 @@ from ...converters.models import Port, Signature
 from ...converters.runtimes import Runner
 from ...converters.runtimes.pieces import NothingKeptError, per_token, stepped
 from ...converters.values import Array
+from ..blame.caches import name_caches
 from ..goldens.golden import Golden
 from ..probes.probes import Probe, compared
 from .candidate import Candidate, unrunnable
@@ -118,10 +119,13 @@ def turned(text: Text) -> Text:
 def cache_of(signature: Signature, port: Port, runner: Runner) -> str:
     """Return what RUNNER keeps the text of PORT in between calls; empty where it keeps none.
 
-    Classes in MLX take no mask together with one; encoders of transformers take one and need it not.
+    Classes in MLX take no mask together with one; encoders of transformers take one and need it not. What a
+    file of another runtime takes beside its caches it names itself.
     """
     masks = [it.shape for it in signature.inputs if it.role == "attention_mask"]
-    usable = continues(signature, port) if runner.runtime == "torch" else port.shape not in masks
+    usable = {"torch": continues(signature, port), "onnxruntime": True}.get(
+        runner.runtime, port.shape not in masks
+    )
     return getattr(runner, "cache", "") if usable else ""
 
 
@@ -177,7 +181,8 @@ def stage_of(golden: Golden, runner: Any, texts: Sequence[Text], judge: Judge) -
     except Exception as error:
         stage = unrunnable(error)
     if stage.status == "fail":
-        return Stage(NAME, "fail", f"{how}, {stage.detail}", {"upstream": upstream})
+        named = with_caches(golden, runner, texts)
+        return Stage(NAME, "fail", f"{how}, {stage.detail}{named}", {"upstream": upstream})
     stage = judge(probes, (found, wanted, [it.own for it in texts]))
     figures = {**stage.figures, "calls": {it.probe.name: list(it.plan) for it in texts}}
     if stage.status != "fail":
@@ -186,9 +191,16 @@ def stage_of(golden: Golden, runner: Any, texts: Sequence[Text], judge: Judge) -
     places = map(first_wrong, texts, found, [stage] * len(texts))
     place = next((it for it in places if it), None)
     begins = f" from {place} on" if place else ""
-    detail = f"{how} it parts{begins}, read at once it does not; it {stage.detail}"
+    named = with_caches(golden, runner, texts)
+    detail = f"{how} it parts{begins}, read at once it does not{named}; it {stage.detail}"
     figures |= {"from_tokens": place.token if place else None, "upstream": upstream}
     return stage._replace(detail=detail, figures=figures)
+
+
+def with_caches(golden: Golden, runner: Any, texts: Sequence[Text]) -> str:
+    """Return which caches of a RUNNER that shows them go wrong as it reads the first of TEXTS, to end a detail."""
+    found = name_caches(runner, golden.model, golden.signature, texts[0])
+    return f"; {found}" if found else ""
 
 
 class Place(NamedTuple):

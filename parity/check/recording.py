@@ -13,7 +13,7 @@ from ...converters.common.policy import full_tokens
 from ...converters.libraries.transformers import meta_model
 from ...converters.models import PROGRAMS, Model, Signature
 from ...converters.models.pictures import of_pictures
-from ...converters.models.ports import without_last
+from ...converters.models.ports import BESIDE_TOKENS, without_last
 from ...converters.quantization import Dequantized
 from ...errors import WeighbridgeError
 from ..configuration.lengths import to_cross
@@ -28,7 +28,6 @@ from .verdict import Stage
 if TYPE_CHECKING:
     from ..goldens.golden import Golden
 
-BESIDE_TOKENS: Final = ("attention_mask", "positions", "token_types")  # roles of inputs
 REACH: Final = 2048  # positions at which half precision is looked at, if the model has as many
 
 

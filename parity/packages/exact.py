@@ -6,6 +6,7 @@ error is then what its operations do, not what half precision does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -111,6 +112,26 @@ def likely_scalars(numbers: Collection[float], scalars: Mapping[str, Array]) -> 
         if float(array) not in numbers
     }
     return {name: exact for name, exact in found.items() if exact is not None}
+
+
+def put_back(
+    constants: Mapping[str, Array], numbers: Collection[float], buffers: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Return those CONSTANTS in 16 bits that the source's own NUMBERS or BUFFERS round to, as these are.
+
+    Exporters take the root of a score's scale for keys and queries alone.
+    """
+    whole = {*numbers, *(math.sqrt(it) for it in numbers if it > 0)}
+    single = {name: it.reshape(()) for name, it in constants.items() if it.size == 1}
+    found = likely_scalars(numbers, single)
+    found = {**likely_scalars(whole, {n: single[n] for n in single.keys() - found.keys()}), **found}
+    for name in constants.keys() - single.keys():
+        same = (it for it in buffers.values() if rounds_to(it, constants[name]))
+        if (exact := next(same, None)) is not None:
+            found[name] = exact
+    return {
+        name: it.reshape(constants[name].shape).astype(np.float32) for name, it in found.items()
+    }
 
 
 def exact_scalars(manifest: Mapping[str, Any], scalars: Mapping[str, Array]) -> dict[str, Array]:

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
+from ...converters.checkpoints.formats.onnx_model import OnnxFile
 from ...converters.common.dtypes import FLOATS
 from ...converters.values import Array
 from ...errors import BadInputError
@@ -17,7 +20,7 @@ from ..weights.reference_index import Explanation
 from ..weights.sketches.sketch import Sketch, Weights
 from ..weights.weights import program_weights
 from .constants import Rules, bears_out, contradictions, explain_made, is_explained, rules_of
-from .exact import exact_constants, exact_scalars, likely_scalars
+from .exact import exact_constants, exact_scalars, likely_scalars, put_back
 from .likely import likely_rules
 from .pictures import contradicted
 from .source import SourceTensors
@@ -48,6 +51,7 @@ def judge(
         manifest = {**candidate.manifest, "made": {**rules, **likely}}
         unused = partial(unused_of, golden)
         explained = explain_made(found, manifest, weights, sketches, source, unused)
+        candidate.constants = unrounded_constants(golden, candidate, explained, source)
         return explained, [*contradictions(manifest, explained, weights, sketches, source)]
     package = JudgedPackage(candidate.program, candidate.weights, golden.sketches, source)
     package = package.with_likely(found, golden.probes)
@@ -58,6 +62,30 @@ def judge(
     explained = package.explain(found, partial(unused_of, golden))
     candidate.exact = package.exact(explained)
     return explained, package.contradictions(explained)
+
+
+def unrounded_constants(
+    golden: Golden,
+    candidate: Candidate,
+    explained: Sequence[Explanation],
+    source: SourceTensors | None,
+) -> dict[str, Array]:
+    """Return the constants of an ONNX file of others that it rounded to float16, as they were before.
+
+    They are no weights: what the source computes with besides these, and as much as rounding moves it.
+    """
+    file = candidate.model.tensors
+    if not isinstance(file, OnnxFile) or candidate.manifest or candidate.storage != "float16":
+        return {}
+    if source is None or not golden.probes:
+        return {}
+    from ..reference.numbers import numbers_of
+
+    narrow = {name for name, header in file.headers.items() if header.dtype == "F16"}
+    narrow -= {it.name for it in explained if it.source}
+    constants = {name: file.read(name) for name in sorted(narrow)}
+    numbers = numbers_of(source.model, golden.probes[0])
+    return put_back({**file.constants(np.float16), **constants}, numbers, source.buffers)
 
 
 def likely_of(

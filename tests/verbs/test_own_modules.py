@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors.torch import save_file
 
 from weighbridge.cli import main
+from weighbridge.converters.planning import opening as models
 
 CODE = """
 import numpy as np, torch
@@ -188,3 +192,37 @@ pathlib.Path("torch").mkdir(exist_ok=True)
 save_model(build(), "torch/model.safetensors")
 np.savez("ids.npz", ids=np.arange(20).reshape(2, 10))
 """
+
+
+@pytest.mark.parametrize(("name", "kind"), [("encoder", "bert"), ("causal", "qwen3")])
+def test_a_model_of_transformers_that_a_factory_returns_says_what_it_takes(name, kind):
+    own = f"weighbridge.tests.support.transformers_models:{name}"
+    source = Path(__file__).parents[2] / "fixtures" / kind / "model"
+    asked = ["parity", "check", str(source), own, "--quick", "--json"]
+    result = CliRunner().invoke(main, asked)
+    assert json.loads(result.stdout)["status"] == "PASS", result.output[-400:]
+
+
+def test_a_model_of_transformers_without_its_head_gives_hidden_states():
+    found = models.open("weighbridge.tests.support.transformers_models:headless").signature
+    assert [it.name for it in found.outputs] == ["last_hidden_state"]
+
+
+def test_a_directory_goes_back_by_the_map_that_it_was_checked_with(own):
+    weights = import_module("own_code").build().state_dict()
+    Path("source").mkdir()
+    save_file(weights, "source/model.safetensors")
+    Path("source/config.json").write_text("{}")
+    code = ("--trust-code", "own_code:build", "--inputs", "one.npz")
+    invoke("map", "infer", "own_code:build", "own_code:bare", "m.wmap", *code[2:])
+    asked = (*code, "--map", "m.wmap")
+    there = ("convert", "torch-to-mlx", "source", "there", "--candidate-code", "own_code:bare")
+    invoke(*there, *asked)
+    assert (
+        "native MLX module Port"
+        in invoke("convert", "mlx-to-torch", "there", "back", *asked).stdout
+    )
+    other = Path("m.wmap").read_text().replace("q.weight", "?").replace("k.weight", "q.weight")
+    Path("other.wmap").write_text(other.replace("?", "k.weight"))
+    words = ("convert", "mlx-to-torch", "there", "other", *code, "--map", "other.wmap")
+    assert "only its own map" in " ".join(invoke(*words, code=4).stdout.split())

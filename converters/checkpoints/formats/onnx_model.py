@@ -15,6 +15,7 @@ from ....errors import BadInputError, UnsupportedError
 from ...common.dtypes import CODE, NUMPY
 from ...values import Array
 from ..base import Header
+from .onnx_caches import caches_of
 from .onnx_codes import made_weights
 from .onnx_packed import PackedWeight, packed_weights
 from .ranges import chunks
@@ -34,6 +35,7 @@ class OnnxFile:
         headers: the initializers whose dtype a tensor file has, and the weights that the graph makes of
             codes, or multiplies by, in place of these.
         others: those of other dtypes, such as 4-bit integers.
+        caches: inputs that outputs of the call before are for.
 
     Raises:
         BadInputError: it is no ONNX model.
@@ -61,6 +63,7 @@ class OnnxFile:
             if code and name not in parts
         } | {name: header for name, header in shown.items() if header}
         self.others = tuple(name for name, code in codes.items() if not code)
+        self.caches = caches_of(self.proto.graph, self._tensors)
         self.files: tuple[Path, ...] = (path, *sorted(self._outside()))
 
     def read(self, name: str) -> Array:
@@ -76,6 +79,18 @@ class OnnxFile:
             return np.array(array, NUMPY[header.dtype], order="C").reshape(header.shape)
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise BadInputError(f"{self.path}: {name} cannot be made of codes ({error})") from None
+
+    def constants(self, dtype: Any) -> dict[str, Array]:
+        """Return the constants of DTYPE that are values of nodes, by the name of the node's output."""
+        from onnx import numpy_helper
+
+        found = {
+            node.output[0]: numpy_helper.to_array(it.t)
+            for node in self.proto.graph.node
+            for it in node.attribute
+            if node.op_type == "Constant" and it.HasField("t")
+        }
+        return {name: array for name, array in found.items() if array.dtype == dtype}
 
     def require_exact_inputs(self) -> None:
         """Refuse a graph that rounds what its layers take to codes, and not its weights alone.

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator, Mapping
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
+
+from ...values import Array
 
 SCOPES: Final = (
     "pkg.torch.onnx.name_scopes"  # of a node: the submodules around it, then its own name
@@ -77,13 +80,19 @@ def _replace(graph: Any, name: str, kind: int) -> None:
     graph.input.append(helper.make_tensor_value_info(f"{name}{GIVEN}", kind, None))
 
 
-def widen(proto: Any, made: Mapping[str, Collection[str]]) -> None:
+def widen(
+    proto: Any,
+    made: Mapping[str, Collection[str]],
+    exact: Mapping[str, Array] = MappingProxyType({}),
+) -> None:
     """Let PROTO compute in float32 whatever it computes in float16, in place; its weights stay as they are.
 
     Args:
         proto: the model.
         made: weights that it makes of codes, each with the values in between, itself among them.
+        exact: initializers and constants of its outer graph that have these values instead.
     """
+    _exchange(proto.graph, exact)
     inside = {name for values in made.values() for name in values}
     for graph in (proto.graph, *proto.functions):
         _widen_nodes([node for node in graph.node if not inside.intersection(node.output)])
@@ -92,6 +101,18 @@ def widen(proto: Any, made: Mapping[str, Collection[str]]) -> None:
         _widen_weights(graph, own, inside)
         for value in (*graph.input, *graph.output, *graph.value_info):
             _widen_type(value.type)
+
+
+def _exchange(graph: Any, exact: Mapping[str, Array]) -> None:
+    """Let GRAPH hold the numbers EXACT in place of those of the same names."""
+    from onnx import numpy_helper
+
+    constants = {
+        n.output[0]: a.t for n in graph.node if n.op_type == "Constant" for a in n.attribute
+    }
+    constants |= {tensor.name: tensor for tensor in graph.initializer}
+    for name in exact.keys() & constants.keys():
+        constants[name].CopyFrom(numpy_helper.from_array(exact[name], name))
 
 
 def graphs(graph: Any) -> Iterator[Any]:

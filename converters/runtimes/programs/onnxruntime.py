@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -12,12 +13,14 @@ from typing import Any, Final
 import numpy as np
 
 from ....errors import BadInputError, UnsupportedError
+from ...checkpoints.formats.onnx_caches import Cache
 from ...checkpoints.formats.onnx_model import OnnxFile
 from ...common.policy import Policy
 from ...common.users_code import first_line
 from ...models import Model
 from ...values import Array
 from ..base import Arrays, Trace, widened
+from ..pieces import joined, pieces, stepped
 from .onnx_graphs import GIVEN, endings, watch, widen
 from .onnx_range import Limited, limit, narrow_values, seen
 
@@ -39,13 +42,19 @@ class OnnxRunner:
             raise UnsupportedError(f"onnxruntime runs on the cpu here, not on {policy.device}")
         self.signature = model.signature
         self._file = model.tensors
+        self._caches = self._file.caches
         self._session = _session(str(model.path))
         self._traced: dict[frozenset[str], Any] = {}
         self._wide = False
+        self._exact: Arrays = {}
 
-    def shadow(self, _: Arrays | None = None) -> OnnxRunner:
-        """Return the same program with all of it computed in float32, which shows its structure."""
+    def shadow(self, exact: Arrays | None = None) -> OnnxRunner:
+        """Return the same program with all of it computed in float32, which shows its structure.
+
+        EXACT are constants, by name, that stand in for the file's own, as they were before rounding.
+        """
         other = copy(self)
+        other._exact = exact or {}
         other._wide, other._traced = True, {}
         other.__dict__.pop("_types", None)
         other._session = other._changed(frozenset(), ())
@@ -53,14 +62,35 @@ class OnnxRunner:
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
         """Return the outputs by name, floats as float32."""
-        return widened(_run(self._session, inputs))
+        return widened(self._ran(self._session, inputs))
+
+    @property
+    def cache(self) -> str:
+        """Where a text is kept between calls; empty where nothing is."""
+        taken = [it.taken for it in self._caches]
+        return f"{taken[0]} to {taken[-1]}" if taken else ""
+
+    def run_in_pieces(self, inputs: Arrays, sizes: Sequence[int]) -> dict[str, Array]:
+        """Return the outputs of each token, read so many at a time as SIZES says, kept in its own caches."""
+        return widened(self._ran(self._session, inputs, sizes))
+
+    def kept_in_pieces(self, inputs: Arrays, sizes: Sequence[int]) -> dict[str, list[Array]]:
+        """Return what each call gives of each cache, the tokens along the second axis; up to a call that fails."""
+        kept: dict[str, list[Array]] = {it.given: [] for it in self._caches}
+        with suppress(BadInputError):
+            for call in self._calls(self._session, inputs, sizes):
+                for it in self._caches:
+                    kept[it.given].append(np.moveaxis(call[it.given], it.axis, 1))
+        return kept
 
     def trace(self, inputs: Arrays, corrections: Arrays | None = None) -> Trace:
         """Run and record every submodule that the nodes name, as PyTorch's exporter writes them."""
-        found = _run(self._tracing(frozenset()), inputs)
+        if self._one_by_one:  # a run in many calls, which has no sites of its own
+            return Trace(self.run(inputs))
+        found = _run(self._tracing(frozenset()), inputs, self._caches)
         if given := self._fitting(found, corrections or {}):
             fed = {f"{name}{GIVEN}": array for name, array in given.items()}
-            found = _run(self._tracing(frozenset(given)), {**inputs, **fed})
+            found = _run(self._tracing(frozenset(given)), {**inputs, **fed}, self._caches)
         outputs = {port.name: found[port.name] for port in self.signature.outputs}
         sites = {site: found[value] for site, value in self._sites.items()}
         return Trace(widened(outputs), widened(sites))
@@ -68,7 +98,7 @@ class OnnxRunner:
     def limited(self, inputs: Arrays) -> Limited | None:
         """Run in float32 with the range of float16 wherever the file has that; ``None`` where it has it nowhere."""
         session = self._limited
-        return seen(_run(session, inputs), self._narrow) if session else None
+        return seen(self._ran(session, inputs), self._narrow) if session else None
 
     def describe(self) -> dict[str, str]:
         """Return runtime, version, device and dtype, for the verdict."""
@@ -83,6 +113,35 @@ class OnnxRunner:
             "dtype": "float16" if narrow and not self._wide else "float32",
             "accumulate": "float32",
         }
+
+    @cached_property
+    def _one_by_one(self) -> bool:
+        """Whether a call takes one token and no more, as that of a file for the decoding step alone."""
+        port, inputs = stepped(self.signature), self._session.get_inputs()
+        shapes = {it.name: it.shape for it in inputs}
+        return bool(self._caches and port and shapes[port.name][1] == 1)
+
+    def _ran(self, session: Any, inputs: Arrays, sizes: Sequence[int] = ()) -> dict[str, Array]:
+        """Return what SESSION makes of a whole text, read so many tokens at a time as SIZES says."""
+        if not sizes and not self._one_by_one:
+            return _run(session, inputs, self._caches)
+        calls = list(self._calls(session, inputs, sizes))
+        peaks = {
+            name: np.max([it[name] for it in calls]) for name, it in calls[0].items() if not it.ndim
+        }
+        return {**peaks, **joined(self.signature, calls)}
+
+    def _calls(
+        self, session: Any, inputs: Arrays, sizes: Sequence[int]
+    ) -> Iterator[dict[str, Array]]:
+        """Yield what each call of SESSION gives, with the caches that the call before gave."""
+        kept: dict[str, Array] = {}
+        port = stepped(self.signature)
+        total = np.shape(inputs[port.name])[1] if port else 0
+        for piece in pieces(self.signature, inputs, [1] * total if self._one_by_one else sizes):
+            found = _run(session, {**piece, **kept}, self._caches)
+            kept = {it.taken: found[it.given] for it in self._caches}
+            yield found
 
     def _fitting(self, found: Arrays, corrections: Arrays) -> dict[str, Array]:
         """Return what replaces values FOUND: those of CORRECTIONS that have the shape of their site."""
@@ -107,7 +166,7 @@ class OnnxRunner:
 
         proto = self._copy()
         if self._wide:
-            widen(proto, self._file.made("F16"))
+            widen(proto, self._file.made("F16"), self._exact)
         watch(proto, [name for node in proto.graph.node for name in node.output if name], {})
         session = _session(proto.SerializeToString(), self._file.path.parent)
         known = {it.name: NUMPY.get(it.type) for it in session.get_outputs()}
@@ -138,7 +197,7 @@ class OnnxRunner:
         """Return a session that gives the values SITES as well and takes those GIVEN."""
         proto = self._copy()
         if self._wide:
-            widen(proto, self._file.made("F16"))
+            widen(proto, self._file.made("F16"), self._exact)
         watch(proto, sites, {name: self._types[name] for name in given})
         return _session(proto.SerializeToString(), self._file.path.parent)
 
@@ -161,7 +220,10 @@ def _session(model: str | bytes, beside: Path | None = None) -> Any:
         raise BadInputError(f"onnxruntime cannot load the model: {first_line(error)}") from None
 
 
-def _run(session: Any, inputs: Arrays) -> dict[str, Array]:
+def _run(session: Any, inputs: Arrays, caches: Sequence[Cache]) -> dict[str, Array]:
+    """Return what SESSION makes of INPUTS; a text begins where they hold none of its CACHES."""
+    rows = next((len(it) for it in inputs.values() if np.ndim(it)), 1)
+    inputs = {**{it.taken: it.empty(rows) for it in caches}, **inputs}
     kinds = {it.name: it.type for it in session.get_inputs()}
     unknown = sorted(set(inputs) ^ set(kinds))
     if unknown:
