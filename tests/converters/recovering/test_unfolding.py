@@ -103,12 +103,8 @@ def test_a_record_of_other_sizes_is_named(tmp_path):
     found, _ = folded(LAYERS["lstm"](), tmp_path)
     wanted = {**found.wanted, "weight_ih_l0": Header("F32", (16, 5))}
     (problem,) = unfolded(found._replace(wanted=wanted)).problems
-    assert (
-        "--like names has weight_ih_l0[16, 5]" in problem
-    )
-    assert (
-        "the one that was exported" in problem
-    )
+    assert "--like names has weight_ih_l0[16, 5]" in problem
+    assert "the one that was exported" in problem
 
 
 @pytest.mark.parametrize("whole", [False, True])
