@@ -33,7 +33,7 @@ from .recording.hooks import hooks_refused, refuse_hooks
 from .recording.kept.counters import refuse_counters
 from .recording.kept.numbers import Counted, numbers_known
 from .recording.pure import made_pure
-from .recording.reads import keep_reads_whole
+from .recording.chosen.reads import keep_reads_whole
 from .recording.strides import order_as_stored
 
 Dynamic = Mapping[str, Mapping[int, str]]
