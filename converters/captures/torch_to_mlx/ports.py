@@ -16,6 +16,7 @@ from torch.utils._sympy.numbers import int_oo
 from ....errors import MismatchError, UnsupportedError
 from .dtypes import cast, mlx_dtype
 
+FIXED: Final = "fixed"  # likewise: a size -> the line of code that fixed one at it
 HELD: Final = "held"  # in the graph's meta: input -> the values that it must have
 _SAME_VALUES: Final = frozenset(
     f"aten.{name}.default"
@@ -48,9 +49,11 @@ def _size(recorded: int | torch.SymInt, label: str | None, port: str, program: A
     """Return a recorded size; ``torch.export`` counts 0 and 1 as special, so its bound 2 means 1."""
     if isinstance(recorded, int) or not recorded.node.expr.free_symbols:
         if label is not None:
+            line = program.graph_module.meta.get(FIXED, {}).get(int(recorded))
             raise UnsupportedError(
                 f"dimension {label!r} of input {port!r} cannot vary: the module's code fixes it at "
-                f"{recorded}; leave it out of `dynamic`"
+                f"{recorded}; leave it out of `dynamic`",
+                [f"at {line}"] if line else [],
             )
         return int(recorded)
     multiple, symbol = recorded.node.expr.as_coeff_Mul()

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from .editing import ATEN, shape_of
 
 _COUNT: Final = 6  # rows that are tried
-_SOME: Final = (0, 2, 3)
+_SOME: Final = ((0, 2, 3), (1,))  # a single row is squeezed, among others
 _LARGEST: Final = 1 << 22  # elements of a random operand; larger ones hold one number
 _PRODUCTS: Final = (ATEN.linear.default, ATEN.matmul.default)  # of large matrices
 _RANDOM: Final = (ATEN.native_dropout.default, ATEN.dropout.default)  # on every element alike
@@ -45,10 +45,12 @@ def is_by_row(node: Node, rows: Container[Any], sizes: Container[Any]) -> bool:
 
 def _agree(node: Any, trial: _Trial) -> bool:
     with torch.no_grad():
-        some = torch.tensor(_SOME)
         whole = pytree.tree_leaves(trial.run(node, torch.arange(_COUNT)))
-        part = pytree.tree_leaves(trial.run(node, some))
-        return all(_same(a, b, some) for a, b in zip(whole, part, strict=True))
+        for some in map(torch.tensor, _SOME):
+            part = pytree.tree_leaves(trial.run(node, some))
+            if not all(_same(a, b, some) for a, b in zip(whole, part, strict=True)):
+                return False
+    return True
 
 
 def _same(whole: torch.Tensor | None, part: torch.Tensor, some: torch.Tensor) -> bool:

@@ -202,6 +202,7 @@ def test_other_rows_are_normed_scattered_and_found_by_places_as_in_torch(agree):
 
 
 REFUSED = {
+    "an axis that is there for several rows alone": lambda x: x[x[:, 0] > 0].squeeze().mean(0),
     "a median": lambda x: x[x[:, 0] > 0].median(),
     "a sum along the rows": lambda x: x[x > 0].cumsum(0).sum(),
     "written at places of one axis": lambda x: x.index_put(
@@ -294,6 +295,33 @@ def test_chosen_rows_keep_sizes_that_vary():
         loss = module(x, y)
         (wanted,) = torch.autograd.grad(loss, module.parameters())
         taken = {"x": mx.array(x.numpy()), "y": mx.array(y.numpy())}
-        found, gradient = nn.value_and_grad(captured, lambda **each: captured(**each))(**taken)
+        found, gradient = nn.value_and_grad(captured, captured)(**taken)
         assert found.item() == pytest.approx(loss.item(), rel=1e-5)
         assert gradient["scale"].item() == pytest.approx(wanted.item(), rel=1e-5)
+
+
+def asked_by_torch(x, m):
+    """Call what asks whether there are any rows, as norms of batches and sums of exponentials do."""
+    rows = x[m > 0]
+    mean, spread = torch.linspace(0, 1, 4), torch.linspace(1, 2, 4)
+    return torch.logsumexp(rows, 0), functional.batch_norm(rows, mean, spread).tanh().sum()
+
+
+def test_torch_asks_whether_there_are_rows_and_the_module_may_not(agree):
+    agree({"torch": (asked_by_torch, (3, 5, 4), (3, 5))}, rtol=4e-6, anew=True)
+
+
+ASKING = {
+    "numel": lambda x: x.sum() if x[x > 0].numel() == 0 else x[x > 0].mean(),
+    "len": lambda x: x[x > 0].mean() if len(x[x > 0]) else x.sum(),
+    "shape": lambda x: x.sum() if 0 in x[x > 0].shape else x[x > 0].mean(),
+    "any": lambda x: x[x > 0].mean() if (x > 0).any() else x.sum(),
+}
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_a_module_that_asks_whether_there_are_rows_is_refused_with_line_and_cure(agree, name):
+    with pytest.raises(
+        UnsupportedError, match=r"at .*test_reads.py:\d+: (?s:.*)cure: .*do not ask"
+    ):
+        agree({name: (ASKING[name], (4, 4))})
