@@ -86,8 +86,17 @@ def test_the_length_of_a_tensor_varies_with_it(count):
     example = {"logits": torch.ones(3, 7), "scaled": True}
     captured = capture(Numbered(), inputs=example, dynamic={"logits": {0: "rows"}})
     logits = torch.randn(count, 7)
-    found = captured(logits=mx.array(logits.numpy()))
+    found = captured(logits=mx.array(logits.numpy()), scaled=True)
     assert found.item() == pytest.approx(Numbered()(logits, scaled=True).item(), rel=1e-5)
+
+
+def test_what_is_no_tensor_may_be_given_as_it_was_recorded():
+    captured = capture(Numbered(), inputs={"logits": torch.ones(3, 7), "scaled": True})
+    assert captured(logits=mx.ones((3, 7))).item() == captured(mx.ones((3, 7)), scaled=True).item()
+    with pytest.raises(MismatchError, match="scaled: False given, recorded with True"):
+        captured(logits=mx.ones((3, 7)), scaled=False)
+    with pytest.raises(MismatchError, match="logits: Tensor given, give an array of MLX or NumPy"):
+        captured(logits=torch.ones(3, 7))
 
 
 def test_a_dimension_that_the_code_fixes_is_refused_at_capture():
