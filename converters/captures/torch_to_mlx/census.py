@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 import torch
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._pytree import tree_leaves
 
 from ....errors import UnsupportedError, legible
 from .dispatch import overload, refused_arguments, schema_arguments
@@ -123,11 +124,14 @@ def _unsupported(node: Node) -> str | None:
         return None if _plain(node.target) else name
     if name in SIZES:
         return None
-    if node.meta.get(TAKES_ROWS):
+    if node.meta.get(TAKES_ROWS) and any(map(_is_open, node.all_input_nodes)):
         return f"{name} ({TAKES_ROWS})"
     operation = handlers().get(name)
-    if operation is None:
-        return name
+    return name if operation is None else _unsupported_here(node, name, operation)
+
+
+def _unsupported_here(node: Node, name: str, operation: Any) -> str | None:
+    """Return what about NODE, of an OPERATION that has a handler, is unsupported."""
     refused = refused_arguments(node, operation)
     if refused:
         return f"{name}({', '.join(f'{key}={value}' for key, value in refused.items())})"
@@ -140,6 +144,12 @@ def _unsupported(node: Node) -> str | None:
     if name == "aten.index.Tensor" and any(map(_is_mask, schema_arguments(node)["indices"])):
         why = why or "as many rows as values say"
     return f"{name} ({why})" if why else None
+
+
+def _is_open(node: Node) -> bool:
+    """Tell whether the size of NODE depends on values, and was not fixed."""
+    values = tree_leaves(node.meta.get("val"))
+    return any(free_unbacked_symbols(x) for x in values if x is not None)
 
 
 def _is_mask(index: Any) -> bool:

@@ -45,20 +45,21 @@ class Joining(Editor):
         """Return what to do with NODE, if it takes rows as what they are."""
         name = str(node.target).removeprefix("aten.")
         stem, used = name.partition(".")[0], [x for x in node.all_input_nodes if x in self.rows]
-        alone = used == [node.args[0]]
-        if name in _NEUTRAL and alone:
-            return self._reduced
-        if name in ("mean.default", "mean.dim") and alone:
-            return self._mean
-        if name in _SPREADS and alone:
-            return self._spread
+        by_name = {
+            **dict.fromkeys(_AT_PLACES, self._added),
+            "index_put": self._put,
+            "masked_scatter": self._scattered,
+        }
         if stem in _LOSSES | _CLASS_LOSSES and set(used) == set(node.args[:2]):
             return self._lost if stem in _LOSSES else self._classified
-        if stem in _AT_PLACES:
-            return self._added
-        if name == "index_put.default":
-            return self._put
-        return self._scattered if name == "masked_scatter.default" else None
+        return self._reduction(name) if used == [node.args[0]] else by_name.get(stem)
+
+    def _reduction(self, name: str) -> Callable[[Any], Node | None] | None:
+        if name in ("mean.default", "mean.dim"):
+            return self._mean
+        if name in _SPREADS:
+            return self._spread
+        return self._reduced if name in _NEUTRAL else None
 
     def _reduced(self, node: Any) -> Node | None:
         rows, name = self.rows[node.args[0]], str(node.target).removeprefix("aten.")
