@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -65,7 +66,7 @@ class Joining(Editor):
         rows, name = self.rows[node.args[0]], str(node.target).removeprefix("aten.")
         kind, fill = rows.whole.meta["val"].dtype, _NEUTRAL[name]
         order = node.args[1] if "norm" in name and len(node.args) > 1 else 2
-        if order < 0 or (isinstance(fill, float) and not kind.is_floating_point):
+        if order < 0 or (math.isinf(fill) and not kind.is_floating_point):
             return None
         if name.startswith("sum"):
             return self._sum(node, rows, node.args[1:], dict(node.kwargs))

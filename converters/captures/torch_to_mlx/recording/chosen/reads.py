@@ -153,7 +153,7 @@ class _Reads(Editor):
             node.meta[TAKES_ROWS] = True
         elif not used:
             self._with_numbers(node)
-        elif is_by_row(node, self.rows, self.numbers):
+        elif self._is_by_row(node):
             self.rows[node] = Rows(self._again(node), masks.pop())
         else:
             self._join(node)
@@ -163,9 +163,15 @@ class _Reads(Editor):
         if torch.Tag.pointwise in node.target.tags:
             replace(self.program, node, self._again(node))
             return
-        masks = {self.sizes_of.get(x) for x in node.all_input_nodes if x in self.numbers}
-        if len(masks) == 1 and None not in masks and is_by_row(node, self.rows, self.numbers):
+        masks = {self.sizes_of[x] for x in node.all_input_nodes if x in self.sizes_of}
+        if len(masks) == 1 and self._is_by_row(node):
             self.rows[node] = Rows(self._again(node), masks.pop())
+
+    def _is_by_row(self, node: Any) -> bool:
+        """Tell whether NODE does the same to every row, and makes no shape of more than their number."""
+        computed = [x for x in node.all_input_nodes if x in self.numbers and x not in self.sizes_of]
+        shapes = computed and torch.Tag.pointwise not in node.target.tags
+        return not shapes and is_by_row(node, self.rows, self.numbers)
 
     def _again(self, node: Any) -> Node:
         """Return what NODE computes, of all rows."""

@@ -19,10 +19,10 @@ _SOME: Final = ((0, 2, 3), (1,))  # a single row is squeezed, among others
 _LARGEST: Final = 1 << 22  # elements of a random operand; larger ones hold one number
 _PRODUCTS: Final = (ATEN.linear.default, ATEN.matmul.default)  # of large matrices
 _RANDOM: Final = (ATEN.native_dropout.default, ATEN.dropout.default)  # on every element alike
-_TOLERANCE: Final = {torch.float16: 2e-2, torch.bfloat16: 1e-1}
+_TOLERANCE: Final = {torch.float16: 1e-2, torch.bfloat16: 2e-2}
 
 
-def is_by_row(node: Node, rows: Container[Any], sizes: Container[Any]) -> bool:
+def is_by_row(node: Any, rows: Container[Any], sizes: Container[Any]) -> bool:
     """Tell whether NODE makes of some rows what it makes of all, there.
 
     Args:
@@ -30,7 +30,7 @@ def is_by_row(node: Node, rows: Container[Any], sizes: Container[Any]) -> bool:
         rows: nodes that are rows.
         sizes: nodes that are their number.
     """
-    target: Any = node.target
+    target = node.target
     if target in _PRODUCTS and node.args[0] in rows:
         return len(shape_of(node.args[0])) > 1 and not any(x in rows for x in node.args[1:])
     if target in _RANDOM:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 from unittest import mock
 
-import sympy
 import torch
 from torch.fx.experimental import recording, sym_node, symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -43,14 +42,14 @@ def _evaluate(
     Where there are none, what it computes of them is not looked at, or the census refuses it.
     """
     if fallback_value is None and _asks_for_none(shapes, asked) and _torch_asks():
-        fallback_value = isinstance(asked, sympy.Ne)
+        fallback_value = asked.rel_op == "!="
     return _EVALUATE(shapes, asked, hint, fx_node, size_oblivious, fallback_value, **options)
 
 
 def _asks_for_none(shapes: Any, asked: Any) -> bool:
     """Tell whether ASKED is whether a size that values decide is 0; a number of the module's own is no size."""
     by_values = bool(asked.free_symbols) and asked.free_symbols <= set(shapes.size_like)
-    return by_values and isinstance(asked, sympy.Eq | sympy.Ne) and asked.rhs == 0
+    return by_values and getattr(asked, "rel_op", "") in ("==", "!=") and asked.rhs == 0
 
 
 def _torch_asks() -> bool:
