@@ -83,7 +83,7 @@ def _grouped(part: Any) -> Callable[..., Any]:
 
 def _summed(own: Callable[..., Any], count: int) -> Callable[..., Any]:
     def forward(states: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> Any:
-        every = torch.arange(count).repeat(len(states), 1)
+        every = torch.arange(count).repeat(weights.shape[0], 1)  # states may have more axes
         if chosen.ndim == weights.ndim:
             shares = torch.zeros_like(weights[:, :1]).repeat(1, count)
             return own(states, every, shares.scatter_add(1, chosen, weights))
