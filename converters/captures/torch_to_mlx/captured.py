@@ -77,7 +77,8 @@ class Captured(Branch):
     def __call__(self, *arguments: Any, **inputs: Any) -> Output:
         """Return what the torch module returns: an array, tuple, or dictionary (of a ``ModelOutput``).
 
-        Arguments are given by name or in order, nested as in the example that was recorded.
+        Arguments are given by name or in order, nested as in the example that was recorded. Those that
+        are no tensors may be given by name, as they were recorded.
 
         Raises:
             MismatchError: they do not fit; all problems are listed.
@@ -112,7 +113,7 @@ class Captured(Branch):
         self, recording: Recording, inputs: Mapping[str, mx.array], tap: Tap | None = None
     ) -> Any:
         values = self._wiring.values(recording)
-        values.update(accept(recording.ports, inputs))
+        values.update(accept(recording.ports, recording.settings, inputs))
         results = self._wiring.graph(recording, whole=tap is not None).run(values, tap)
         return [
             result if place in recording.writes else shown(recording.ports, values, result)

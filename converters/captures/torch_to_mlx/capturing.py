@@ -20,7 +20,7 @@ from .graph import build_graph
 from .parameters import Tensor, canonical_names
 from .passes import table
 from .passes.draft import Draft
-from .ports import read_ports
+from .ports import read_ports, read_settings
 from .recording.arguments import Inputs, by_name
 from .recording.deciding.masks import DECIDED
 from .recording.modes import Modes, Other, readers_of_mode
@@ -138,7 +138,8 @@ def _recording(
     first = canonical_names(state)
     reads, constants = sources(program)
     positions = writes(program)
-    ports = read_ports(program, _input_names(program), dynamic)
+    names = _input_names(program)
+    ports = read_ports(program, names, dynamic)
     draft = Draft(program.graph_module, constants)
     table.apply(draft, passes)
     made = Recording(
@@ -150,6 +151,7 @@ def _recording(
         writes=positions,
         structure=structure(program, len(positions)),
         decided=DECIDED in program.graph_module.meta,
+        settings=read_settings(program, names),
     )
     verify(made.graph, draft.module, made.constants)
     return made

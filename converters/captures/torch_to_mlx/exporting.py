@@ -17,23 +17,24 @@ from ....errors import BadInputError, UnsupportedError
 from ...common.memory import pass_on_shortage
 from .operations.decompositions import decomposed, updating
 from .operations.recurrent.recorded import check_packed, kept_whole
-from .ports import HELD
+from .ports import FIXED, HELD
 from .recording.arguments import Inputs, by_name, leaves, mapped
 from .recording.autograd.functions import Use, functions_noted
 from .recording.autograd.lifting import lift
 from .recording.autograd.writes import pass_hidden_writes
 from .recording.blocks import detach_blocks, drop_answers, refused_in_autocast
+from .recording.chosen.reads import keep_reads_whole
 from .recording.comparing import SameMasks
 from .recording.cures import cured
 from .recording.deciding.counted import count_reads
 from .recording.deciding.holding import candidates, holding, is_open, shows
 from .recording.deciding.masks import as_the_example, held, is_decision, is_mask
+from .recording.deciding.sizes import sizes_open
 from .recording.failures import refuse
 from .recording.hooks import hooks_refused, refuse_hooks
 from .recording.kept.counters import refuse_counters
 from .recording.kept.numbers import Counted, numbers_known
 from .recording.pure import made_pure
-from .recording.reads import keep_reads_whole
 from .recording.strides import order_as_stored
 
 Dynamic = Mapping[str, Mapping[int, str]]
@@ -193,7 +194,10 @@ def _exported(
     module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
 ) -> ExportedProgram:
     with recording(module, tensors) as uses, SameMasks():
-        functional = _functional(_export(module, tensors, dynamic))
+        with sizes_open() as fixed:
+            program = _export(module, tensors, dynamic)
+        functional = _functional(program)
+    functional.graph_module.meta[FIXED] = fixed
     lift(functional, uses)
     check_packed(functional.graph)
     return functional
@@ -203,7 +207,7 @@ def _looked_at(
     module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
 ) -> ExportedProgram:
     """Return MODULE recorded as it is, which is enough to see what decides."""
-    with recording(module, tensors), SameMasks():
+    with recording(module, tensors), SameMasks(), sizes_open():
         return _export(module, tensors, dynamic)
 
 

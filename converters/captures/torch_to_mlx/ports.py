@@ -10,12 +10,14 @@ import mlx.core as mx
 import numpy as np
 import torch
 from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument
 from torch.fx import Graph
 from torch.utils._sympy.numbers import int_oo
 
 from ....errors import MismatchError, UnsupportedError
 from .dtypes import cast, mlx_dtype
 
+FIXED: Final = "fixed"  # likewise: a size -> the line of code that fixed one at it
 HELD: Final = "held"  # in the graph's meta: input -> the values that it must have
 _SAME_VALUES: Final = frozenset(
     f"aten.{name}.default"
@@ -48,9 +50,11 @@ def _size(recorded: int | torch.SymInt, label: str | None, port: str, program: A
     """Return a recorded size; ``torch.export`` counts 0 and 1 as special, so its bound 2 means 1."""
     if isinstance(recorded, int) or not recorded.node.expr.free_symbols:
         if label is not None:
+            line = program.graph_module.meta.get(FIXED, {}).get(int(recorded))
             raise UnsupportedError(
                 f"dimension {label!r} of input {port!r} cannot vary: the module's code fixes it at "
-                f"{recorded}; leave it out of `dynamic`"
+                f"{recorded}; leave it out of `dynamic`",
+                [f"at {line}"] if line else [],
             )
         return int(recorded)
     multiple, symbol = recorded.node.expr.as_coeff_Mul()
@@ -78,6 +82,13 @@ def read_ports(
             ports.append(Port(name, spec.arg.name, dtype, tuple(sizes), indexed, only))
     _check_independent(ports)
     return tuple(ports)
+
+
+def read_settings(program: ExportedProgram, names: list[str]) -> dict[str, Any]:
+    """Return the inputs of PROGRAM, called NAMES in order, that are no tensors, as they were recorded."""
+    specs = [s for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
+    given = zip(names, (spec.arg for spec in specs), strict=True)
+    return {name: arg.value for name, arg in given if isinstance(arg, ConstantArgument)}
 
 
 def _rows(graph: Graph) -> dict[str, int]:
@@ -173,7 +184,9 @@ def shown(ports: tuple[Port, ...], values: Mapping[str, mx.array], result: Any) 
     return mx.where(mx.any(mx.stack(wrong)), mx.array(float("nan"), dtype=result.dtype), result)
 
 
-def _problems(port: Port, value: mx.array, seen: dict[str, int]) -> list[str]:
+def _problems(port: Port, value: Any, seen: dict[str, int]) -> list[str]:
+    if not isinstance(value, mx.array):
+        return [f"{port.name}: {type(value).__name__} given, give an array of MLX or NumPy"]
     wrong = _dtype_problem(port, value) or _index_problem(port, value)
     if wrong:
         return [wrong]
@@ -198,13 +211,27 @@ def _array(value: np.ndarray[Any, Any]) -> mx.array:
     return mx.array(value, dtype=mx.float64) if value.dtype == np.float64 else mx.array(value)
 
 
-def accept(ports: tuple[Port, ...], inputs: Mapping[str, Any]) -> dict[str, mx.array]:
-    """Return graph value -> array for INPUTS in the recorded dtypes; refuse any that do not fit."""
+def _setting_problem(name: str, recorded: Any, given: Any) -> str | None:
+    if type(given) is type(recorded) and given == recorded:
+        return None
+    return f"{name}: {given!r} given, recorded with {recorded!r}: capture it again with that"
+
+
+def accept(
+    ports: tuple[Port, ...], settings: Mapping[str, Any], inputs: Mapping[str, Any]
+) -> dict[str, mx.array]:
+    """Return graph value -> array for INPUTS in the recorded dtypes; refuse any that do not fit.
+
+    Those of SETTINGS, which are no tensors, may be given as they were recorded.
+    """
+    given = {name: value for name, value in inputs.items() if name not in settings}
     arrays = {
         name: _array(value) if isinstance(value, np.ndarray) else value
-        for name, value in inputs.items()
+        for name, value in given.items()
     }
-    problems, seen = _name_problems(ports, inputs), dict[str, int]()
+    problems, seen = _name_problems(ports, given), dict[str, int]()
+    for name in sorted(set(inputs) - set(given)):
+        problems += filter(None, [_setting_problem(name, settings[name], inputs[name])])
     for port in ports:
         if port.name in arrays:
             problems += _problems(port, arrays[port.name], seen)

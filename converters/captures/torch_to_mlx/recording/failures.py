@@ -14,7 +14,8 @@ _LONGEST: Final = 300  # characters of torch's own reason
 _CURES: Final = {
     r"DataDependent|data-dependent|_local_scalar_dense|unbacked|unhinted": (
         "the code decides by a tensor's values: write it with torch.where, or feed what it decides "
-        "by as a constant"
+        "by as a constant; where it asks whether a mask shows anything, and x[mask] of no rows does no "
+        "harm, do not ask"
     ),
     r"Cache|not a known type": (
         "the module returns an object that is no tensor: return a tuple or a dictionary of tensors, "

@@ -23,7 +23,7 @@ _FRAME: Final = re.compile(r'File "(.+)", line (\d+), in .+\n(.+)')
 Frame = tuple[FrameType, int]
 
 
-def _tells(frame: FrameType) -> bool:
+def is_model_code(frame: FrameType) -> bool:
     """Say whether FRAME runs code of a model or of its user."""
     file = frame.f_code.co_filename
     standard = is_installed(Path(file)) and "site-packages" not in file
@@ -45,7 +45,7 @@ def _written(frame: FrameType, line: int) -> str:
 
 def _chosen(frames: Iterable[Frame]) -> list[str]:
     """Return the last telling line of FRAMES, outermost first, and the last that no library has."""
-    telling = [frame for frame in frames if _tells(frame[0])]
+    telling = [frame for frame in frames if is_model_code(frame[0])]
     if not telling:
         return []
     own = [frame for frame in telling if not _library(frame[0])]
@@ -67,7 +67,7 @@ def _callers() -> Iterator[Frame]:
 
 def line_of_caller() -> str:
     """Return ``FILE:LINE: source`` of the model's code that is running, empty where there is none."""
-    return next((_written(*frame) for frame in _callers() if _tells(frame[0])), "")
+    return next((_written(*frame) for frame in _callers() if is_model_code(frame[0])), "")
 
 
 def line_of_node(node: Node) -> str:

@@ -27,6 +27,7 @@ class Recording:
         structure: the module's return value, with positions of the graph's outputs as leaves.
         mode: whether it was in train mode; ``None`` where its code never asks.
         decided: whether it depends on the values of the example's masks (see ``deciding.masks``).
+        settings: inputs that are no tensors, by path -> as they were recorded.
         masters: name -> torch dtype in which the module has it, where the graph has another.
     """
 
@@ -40,6 +41,7 @@ class Recording:
     mode: bool | None = None
     decided: bool = False
     masters: Mapping[str, torch.dtype] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def by_values(self) -> bool:

@@ -74,7 +74,7 @@ def _size(port: Port, size: int | Size, sizes: Mapping[str, int]) -> int:
 
 def _values(port: Port, shape: list[int]) -> mx.array:
     """Return values that tell something: small numbers, each another."""
-    count = mx.arange(max(1, mx.zeros(shape).size)) % min(port.rows or 7, 7)
+    count = mx.arange(max(1, mx.zeros(shape).size)) % min(port.rows or 2, 7)
     kept = count[: mx.zeros(shape).size].reshape(shape)
     is_float = mx.issubdtype(port.dtype, mx.inexact)
     return (kept * 0.25 - 0.5 if is_float else kept).astype(port.dtype)

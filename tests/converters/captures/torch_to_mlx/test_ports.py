@@ -31,6 +31,13 @@ class Paired(nn.Module):
         return a + b
 
 
+class Numbered(nn.Module):
+    def forward(self, logits, scaled):
+        """Take each row's own number for its class, as contrastive losses do."""
+        rows = torch.arange(len(logits))
+        return nn.functional.cross_entropy(logits * 2 if scaled else logits, rows) / len(logits)
+
+
 class Collecting(nn.Module):
     def forward(self, **inputs):
         return inputs["a"] + inputs["b"]
@@ -74,12 +81,33 @@ def test_a_dimension_may_equal_another_by_chance():
     assert captured(ids=mx.ones((2, 7)), mask=mx.ones((2, 7))).shape == (2, 7, 3)
 
 
+@pytest.mark.parametrize("count", [2, 5])
+def test_the_length_of_a_tensor_varies_with_it(count):
+    example = {"logits": torch.ones(3, 7), "scaled": True}
+    captured = capture(Numbered(), inputs=example, dynamic={"logits": {0: "rows"}})
+    logits = torch.randn(count, 7)
+    found = captured(logits=mx.array(logits.numpy()), scaled=True)
+    assert found.item() == pytest.approx(Numbered()(logits, scaled=True).item(), rel=1e-5)
+
+
+def test_what_is_no_tensor_may_be_given_as_it_was_recorded():
+    captured = capture(Numbered(), inputs={"logits": torch.ones(3, 7), "scaled": True})
+    assert captured(logits=mx.ones((3, 7))).item() == captured(mx.ones((3, 7)), scaled=True).item()
+    with pytest.raises(MismatchError, match="scaled: False given, recorded with True"):
+        captured(logits=mx.ones((3, 7)), scaled=False)
+    with pytest.raises(MismatchError, match="logits: Tensor given, give an array of MLX or NumPy"):
+        captured(logits=torch.ones(3, 7))
+
+
 def test_a_dimension_that_the_code_fixes_is_refused_at_capture():
     class Fixed(nn.Module):
         def forward(self, x):
             return x.reshape(-1, 6)[: x.shape[0]] + x.view(2, 6)
 
-    with pytest.raises(UnsupportedError, match=r"'batch' of input 'x' cannot vary.*at 2"):
+    refusal = (
+        r"'batch' of input 'x' cannot vary.*at 2(?s:.*)at .*test_ports.py:\d+: return x.reshape"
+    )
+    with pytest.raises(UnsupportedError, match=refusal):
         capture(Fixed(), inputs={"x": torch.ones(2, 6)}, dynamic={"x": {0: "batch"}})
 
 

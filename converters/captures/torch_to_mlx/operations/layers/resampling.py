@@ -47,10 +47,11 @@ def _axes(x: mx.array, output_size: Sizes, factors: Factors) -> list[_Axis]:
 def _summed(x: mx.array, axis: int, taps: _Taps) -> mx.array:
     """Resample AXIS of X by TAPS."""
     shape = [-1] + [1] * (x.ndim - 1 - axis)
+    columns = (np.ascontiguousarray(each.T) for each in taps)  # MLX saves others in a wrong order
     parts = [
         mx.take(x, mx.array(places), axis=axis)
         * mx.array(weights.astype(np.float32)).astype(x.dtype).reshape(shape)
-        for places, weights in zip(taps.places.T, taps.weights.T, strict=True)
+        for places, weights in zip(*columns, strict=True)
     ]
     return reduce(mx.add, parts)
 

@@ -84,7 +84,7 @@ def _grouped(part: Any) -> Callable[..., Any]:
 
 def _summed(own: Callable[..., Any], count: int) -> Callable[..., Any]:
     def forward(states: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> Any:
-        every = torch.arange(count).expand(states.shape[0], count)
+        every = torch.arange(count).expand(weights.shape[0], count)  # states may have more axes
         shares = torch.zeros_like(weights[:, :1]).repeat(1, count)
         if chosen.ndim == weights.ndim:
             shares = shares.scatter_add(1, chosen, weights)

@@ -66,6 +66,27 @@ def test_a_saved_capture_computes_operations_with_gradients_of_their_own(tmp_pat
     assert mx.allclose(found, captured(x=x), atol=1e-6)
 
 
+class Larger(nn.Module):
+    """An image, larger by interpolation, and a loss of classes, of which there are few."""
+
+    def forward(self, x, classes):
+        larger = functional.interpolate(x, scale_factor=2, mode="bilinear")
+        return functional.interpolate(
+            larger, size=(5, 3), mode="bicubic"
+        ), functional.cross_entropy(larger, classes)
+
+
+def test_a_saved_capture_interpolates_and_takes_classes(tmp_path):
+    inputs = {"x": torch.randn(2, 3, 4, 4), "classes": torch.ones(2, 8, 8, dtype=torch.int64)}
+    captured = capture(Larger(), inputs=inputs)
+    captured.save(tmp_path / "larger.mlxfn")
+    found = mx.import_function(str(tmp_path / "larger.mlxfn"))(
+        **{name: mx.array(value.numpy()) for name, value in inputs.items()}
+    )
+    for ours, theirs in zip(found, Larger()(**inputs), strict=True):
+        np.testing.assert_allclose(np.array(ours), theirs.numpy(), rtol=1e-5, atol=1e-6)
+
+
 def test_a_saved_capture_has_the_weights_of_one_that_was_given_transposed_arrays(tmp_path):
     captured, x = capture(nn.Linear(3, 3), inputs={"input": torch.randn(2, 3)}), mx.ones((2, 3))
     captured.update({"weight": mx.random.normal((3, 3)).T})

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
 import pytest
 import torch
+from mlx import nn
 from torch.nn import functional
 
+import weighbridge
 from weighbridge.errors import UnsupportedError
 
 MASK = torch.tensor([[0, 1, 1, 0, 1], [0, 0, 1, 0, 0], [1, 1, 1, 0, 0]]).bool()
@@ -199,9 +202,13 @@ def test_other_rows_are_normed_scattered_and_found_by_places_as_in_torch(agree):
 
 
 REFUSED = {
-    "places in another order": lambda x: x[tuple(reversed(torch.where(x > 0)))].sum(),
-    "places of one axis": lambda x: x[torch.where(x > 0)[0]].sum(),
-    "a mean over rows": lambda x: x[x[:, 0] > 0].mean(0),
+    "an axis that is there for several rows alone": lambda x: x[x[:, 0] > 0].squeeze().mean(0),
+    "a median": lambda x: x[x[:, 0] > 0].median(),
+    "a sum along the rows": lambda x: x[x > 0].cumsum(0).sum(),
+    "written at places of one axis": lambda x: x.index_put(
+        (torch.where(x > 0)[0],), x[torch.where(x > 0)[0]]
+    ),
+    "joined with others": lambda x: torch.cat([x[x > 0], x[x < 0]]).sum(),
     "scattered by another mask": lambda x: x.masked_scatter(x > 0, x[x < 0]),
 }
 
@@ -210,3 +217,111 @@ REFUSED = {
 def test_what_is_not_the_same_for_every_row_is_refused(agree, name):
     with pytest.raises(UnsupportedError, match=r"its shape depends on values|nonzero"):
         agree({name: (REFUSED[name], (4, 4))})
+
+
+def routed(x, scores, w):
+    """Compute each expert on the tokens that chose it, as Mixtral's first code does."""
+    weights, chosen = scores.softmax(-1).topk(2, -1)
+    out = torch.zeros_like(x)
+    for expert in range(scores.shape[-1]):
+        token, place = torch.where(chosen == expert)
+        out.index_add_(0, token, torch.tanh(x[token] @ w[expert]) * weights[token, place, None])
+    return out
+
+
+def pooled(x, m, w):
+    """Pad back what a norm and a layer made of shown rows, and sum them by their sequence."""
+    shown = m > 0
+    rows = functional.normalize(functional.linear(x[shown].unsqueeze(1), w), dim=-1).flatten(1)
+    back = torch.zeros(*m.shape, 3)
+    back[shown] = rows
+    count = torch.zeros(len(x)).index_put(
+        (shown.nonzero()[:, 0],), rows.new_ones(rows.shape[0]), accumulate=True
+    )
+    return back, torch.zeros(len(x), 3).index_add(0, shown.nonzero()[:, 0], rows), count
+
+
+def joined(x, m):
+    rows = x[m > 0]
+    parts = (rows.mean(0), rows.sum((0, 1)), rows.amax(0), rows.norm(), rows.square().min())
+    spread = (rows.std(), rows.var(0), rows.std(0, correction=0))
+    return *parts, *spread, rows.square().sum() / rows.shape[0], rows.sum() / rows.numel()
+
+
+def chosen_classes(x, y):
+    logits, classes = x[y >= 0], y[y >= 0]
+    each = functional.cross_entropy(logits, classes, reduction="none")
+    picked = logits.log_softmax(-1).gather(1, classes[:, None])
+    spread = functional.kl_div(
+        logits.log_softmax(-1), logits.mul(2).softmax(-1), reduction="batchmean"
+    )
+    return ((1 - torch.exp(-each)) ** 2 * each).mean(), picked.mean(), spread
+
+
+JOINED = {
+    "experts": (routed, (6, 4), (6, 3), (3, 4, 4)),
+    "pooled": (pooled, (3, 5, 4), (3, 5), (3, 4)),
+    "joined": (joined, (3, 5, 4), (3, 5)),
+    "classes": (chosen_classes, (3, 5, 7), LABELS),
+    "places in another order": (lambda x: x[tuple(reversed(torch.where(x > 0)))].sum(), (4, 4)),
+    "places of one axis": (lambda x: x[torch.where(x > 0)[0]].square().sum(), (4, 4)),
+}
+
+
+def test_rows_are_joined_along_any_axis_and_summed_by_places_as_in_torch(agree):
+    agree(JOINED, rtol=4e-6, anew=True)
+
+
+class TwoLosses(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(1.3))
+
+    def forward(self, x, y):
+        """Return losses of rows that are computed unlike, so that torch broadcasts them."""
+        shown, x = y > 0, x * self.scale
+        return functional.mse_loss(x[shown], x[shown].exp()) + x[shown[:, 0]].softmax(1).norm()
+
+
+def test_chosen_rows_keep_sizes_that_vary():
+    torch.manual_seed(0)
+    module, example = TwoLosses(), {"x": torch.randn(3, 4), "y": torch.randn(3, 4)}
+    axes = {0: "batch", 1: "length"}
+    captured = weighbridge.capture(module, inputs=example, dynamic={"x": axes, "y": axes})
+    for shape in ((3, 4), (5, 2), (1, 7)):
+        x, y = torch.randn(shape), torch.ones(shape)
+        y[..., 0] = -1
+        y[0] = 1
+        loss = module(x, y)
+        (wanted,) = torch.autograd.grad(loss, module.parameters())
+        taken = {"x": mx.array(x.numpy()), "y": mx.array(y.numpy())}
+        found, gradient = nn.value_and_grad(captured, captured)(**taken)
+        assert found.item() == pytest.approx(loss.item(), rel=1e-5)
+        assert gradient["scale"].item() == pytest.approx(wanted.item(), rel=1e-5)
+
+
+def asked_by_torch(x, m):
+    """Call what asks whether there are any rows, as norms of batches and sums of exponentials do."""
+    rows = x[m > 0]
+    mean, spread = torch.linspace(0, 1, 4), torch.linspace(1, 2, 4)
+    return torch.logsumexp(rows, 0), functional.batch_norm(rows, mean, spread).tanh().sum()
+
+
+def test_torch_asks_whether_there_are_rows_and_the_module_may_not(agree):
+    agree({"torch": (asked_by_torch, (3, 5, 4), (3, 5))}, rtol=4e-6, anew=True)
+
+
+ASKING = {
+    "numel": lambda x: x.sum() if x[x > 0].numel() == 0 else x[x > 0].mean(),
+    "len": lambda x: x[x > 0].mean() if len(x[x > 0]) else x.sum(),
+    "shape": lambda x: x.sum() if 0 in x[x > 0].shape else x[x > 0].mean(),
+    "any": lambda x: x[x > 0].mean() if (x > 0).any() else x.sum(),
+}
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_a_module_that_asks_whether_there_are_rows_is_refused_with_line_and_cure(agree, name):
+    with pytest.raises(
+        UnsupportedError, match=r"at .*test_reads.py:\d+: (?s:.*)cure: .*do not ask"
+    ):
+        agree({name: (ASKING[name], (4, 4))})

@@ -1,0 +1,80 @@
+"""Sizes while a module is recorded: kept open where Python or torch would fix them for no reason of the module's."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
+from unittest import mock
+
+import torch
+from torch.fx.experimental import recording, sym_node, symbolic_shapes
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from ..places import is_model_code, line_of_caller
+
+_LEN: Final = len
+_EVALUATE: Final = ShapeEnv.evaluate_expr
+_REPLACE: Final = ShapeEnv._set_replacement
+_ASKING: Final = frozenset(
+    module.__file__ for module in (torch, symbolic_shapes, sym_node, recording)
+)
+
+
+def _length(of: Any) -> Any:
+    """Do as ``len``; of a tensor that varies the length may vary too, which Python's own cannot say."""
+    return of.shape[0] if isinstance(of, torch.Tensor) and of.ndim else _LEN(of)
+
+
+def _evaluate(
+    shapes: Any,
+    asked: Any,
+    hint: Any = None,
+    fx_node: Any = None,
+    size_oblivious: bool = False,
+    fallback_value: bool | None = None,
+    **options: Any,
+) -> Any:
+    """Answer as torch does; where torch's own code asks whether there are rows that values choose: there are.
+
+    Where there are none, what it computes of them is not looked at, or the census refuses it.
+    """
+    if fallback_value is None and _asks_for_none(shapes, asked) and _torch_asks():
+        fallback_value = asked.rel_op == "!="
+    return _EVALUATE(shapes, asked, hint, fx_node, size_oblivious, fallback_value, **options)
+
+
+def _asks_for_none(shapes: Any, asked: Any) -> bool:
+    """Tell whether ASKED is whether a size that values decide is 0; a number of the module's own is no size."""
+    by_values = bool(asked.free_symbols) and asked.free_symbols <= set(shapes.size_like)
+    return by_values and getattr(asked, "rel_op", "") in ("==", "!=") and asked.rhs == 0
+
+
+def _torch_asks() -> bool:
+    """Tell whether the question is one of an operation, not an ``if`` of the module's."""
+    frame: Any = sys._getframe(2)
+    asked_in_python = False
+    while frame.f_code.co_filename in _ASKING:
+        asked_in_python = asked_in_python or frame.f_code.co_filename == torch.__file__
+        frame = frame.f_back
+    return not (asked_in_python and is_model_code(frame))
+
+
+@contextlib.contextmanager
+def sizes_open() -> Iterator[dict[int, str]]:
+    """Keep sizes open in the block; yield which were fixed all the same -> the line that did."""
+    fixed: dict[int, str] = {}
+
+    def replace(shapes: Any, symbol: Any, by: Any, why: str) -> None:
+        if by.is_number:
+            fixed.setdefault(int(by), line_of_caller())
+        _REPLACE(shapes, symbol, by, why)
+
+    with (
+        mock.patch.object(builtins, "len", _length),
+        mock.patch.object(ShapeEnv, "evaluate_expr", _evaluate),
+        mock.patch.object(ShapeEnv, "_set_replacement", replace),
+    ):
+        yield fixed
