@@ -52,6 +52,7 @@ WRITERS = {
     "rows.json": lambda rows, path: path.write_text(json.dumps(rows, indent=1)),
     "rows.csv": csv,
     "rows.tsv": lambda rows, path: csv(rows, path, "\t"),
+    "semicolons.csv": lambda rows, path: csv(rows, path, ";"),
     "rows.parquet": lambda rows, path: pyarrow.parquet.write_table(
         pyarrow.Table.from_pylist(rows), str(path)
     ),
@@ -59,7 +60,11 @@ WRITERS = {
     "rows.feather": arrow_file,
     "saved": lambda rows, path: datasets.Dataset.from_list(rows).save_to_disk(path),
 }
-LISTS = set(WRITERS) - {"rows.csv", "rows.tsv"}  # formats whose cells may be lists
+LISTS = set(WRITERS) - {
+    "rows.csv",
+    "rows.tsv",
+    "semicolons.csv",
+}  # formats whose cells may be lists
 
 
 @pytest.fixture
@@ -205,6 +210,13 @@ def test_a_folder_that_lost_its_files_is_refused(write_as, tiny_bert_dir):
     next(path.glob("*.arrow")).unlink()
     with pytest.raises(BadInputError, match="saved: cannot read the table"):
         split(path, tiny_bert_dir, kind="labelled")
+
+
+def test_what_is_wrong_with_all_rows_is_said_once(write_as, tiny_bert_dir):
+    path = write_as([{"txt": "a", "label": 0}] * 30, "rows.jsonl")
+    with pytest.raises(MismatchError) as caught:
+        split(path, tiny_bert_dir, kind="labelled")
+    assert caught.value.problems == ("all 30 rows: no text text; is it txt?",)
 
 
 def test_a_bad_row_of_a_table_is_named_by_its_number(write_as, tiny_bert_dir):

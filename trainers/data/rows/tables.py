@@ -146,17 +146,21 @@ def taken(
     """Return the place of every row of TABLE and what TAKE makes of it.
 
     Raises:
-        MismatchError: rows that could not be read, or that TAKE refuses; names the first of them.
+        MismatchError: rows that could not be read, or that TAKE refuses; names the first of them, or what
+            is wrong with all.
     """
     found: list[tuple[str, Taken]] = []
-    problems: list[str] = []
+    bad: list[tuple[str, Refused]] = []
     for place, row in table.rows:
         value = row if isinstance(row, Refused) else take(row)
         if isinstance(value, Refused):
-            problems.append(f"{place}: {value}")
+            bad.append((place, value))
         else:
             found.append((place, value))
-    refuse(problems, f"{table.path} is not {wanted}")
+    same = {words for _, words in bad}
+    if len(bad) > 1 and len(same) == 1 and not found:
+        bad = [(f"all {len(bad)} rows", bad[0][1])]
+    refuse([f"{place}: {words}" for place, words in bad], f"{table.path} is not {wanted}")
     return found
 
 
