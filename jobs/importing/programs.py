@@ -13,7 +13,7 @@ import numpy as np
 from ...converters.checkpoints import Checkpoint, Header
 from ...converters.checkpoints.formats.onnx_model import OnnxFile
 from ...converters.checkpoints.open import refuse_coreml
-from ...converters.common.dtypes import CODE
+from ...converters.common.dtypes import CODE, FLOATS
 from ...converters.libraries.modules import ties
 from ...converters.libraries.transformers import as_saved, meta_model, own_headers
 from ...converters.models import Model, Signature
@@ -222,9 +222,11 @@ def named_by(contents: Contents, like: Like) -> Names:
     except WeighbridgeError:  # no class of transformers
         return Names(like.headers)
     own = own_headers(module)
+    computed = {it for it in like.headers.keys() - own if like.headers[it].dtype not in FLOATS}
+    saved = {name: it for name, it in like.headers.items() if name not in computed}
     held = contents.constants, contents.manifest
-    if own.keys() <= like.headers.keys() or count(*held, own) <= count(*held, like.headers):
-        return Names(like.headers, own.keys(), None, ties(module))
+    if own.keys() <= saved.keys() or count(*held, own) <= count(*held, saved):
+        return Names(saved, own.keys() | computed, None, ties(module))
     return Names(own, (), module, ties(module))
 
 

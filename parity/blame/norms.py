@@ -122,9 +122,9 @@ def _fit_epsilon(found: Array, wanted: Array, total: Array) -> float:
 
 
 def channels(it: Observation) -> str | None:
-    """Another scale and shift for each channel, where the reference scales and shifts what it receives."""
+    """Another scale and shift for each channel of an image that the reference scales and shifts so."""
     x = it.inputs.get(it.site + INPUT)
-    if x is None or x.ndim < 3 or x.shape != it.wanted.shape or x.shape != it.found.shape:
+    if x is None or x.ndim < 4 or x.shape != it.wanted.shape or x.shape != it.found.shape:
         return None
     rows, (found, wanted) = it.rows(x), it.pair
     scale, shift = _per_channel(rows, wanted)

@@ -24,6 +24,7 @@ from weighbridge.tests.support.coreml.families import source as family
 from weighbridge.tests.support.coreml.records import without_record
 from weighbridge.tests.support.shallow import FIXTURES, shallow
 
+POOLER = {"pooler.dense.weight", "pooler.dense.bias"}
 SUFFIX = {"coreml": ".mlpackage", "onnx": ".onnx"}
 
 
@@ -75,9 +76,23 @@ def test_float32_weights_come_back_bit_for_bit(exported, folder, tmp_path, form,
     assert document["verdict"]["status"] == {"onnx": "PASS", "coreml": "PASS-REFERENCE"}[form]
     assert "21 proven" in document["plan"][0]
     found, wanted = load_file(tmp_path / "back" / "model.safetensors"), weights(folder, "bert")
-    assert wanted.keys() - found.keys() == {"pooler.dense.weight", "pooler.dense.bias"}
+    assert wanted.keys() - found.keys() == POOLER
     for name, array in found.items():
         assert array.tobytes() == wanted[name].tobytes()
+
+
+def test_a_checkpoint_may_have_a_table_of_positions_that_its_class_computes(
+    exported, folder, tmp_path
+):
+    """As those that older versions of transformers wrote do."""
+    like = tmp_path / "like"
+    shutil.copytree(folder / "whole" / "bert", like)
+    own = {**weights(folder, "bert"), "embeddings.position_ids": np.arange(64)[None]}
+    save_file(own, like / "model.safetensors", metadata={"format": "pt"})
+    back = ("convert", "onnx-to-torch", exported("bert", "onnx"), tmp_path / "back")
+    assert "PASS" in invoke(*back, "--like", like)
+    found = load_file(tmp_path / "back" / "model.safetensors")
+    assert found.keys() == own.keys() - {"embeddings.position_ids"} - POOLER
 
 
 @pytest.mark.parametrize(
@@ -452,7 +467,7 @@ def require_rounded(found, wanted):
 
 
 @pytest.mark.heavy
-def test_a_package_of_other_operations_than_the_models_gives_no_weights_by_guess(
+def test_a_package_of_other_operations_than_the_models_is_refused_where_it_is_checked(
     exported, folder, tmp_path
 ):
     package, whole = tmp_path / "m.mlpackage", folder / "whole" / "gpt2"
@@ -466,9 +481,11 @@ def test_a_package_of_other_operations_than_the_models_gives_no_weights_by_guess
         json.dumps({**config, "activation_function": "relu"})
     )
     words = ("convert", "coreml-to-torch", package, tmp_path / "back")
-    output = invoke(*words, "--like", tmp_path / "like", "--check", "none", code=3)
-    assert "is not found" in output
+    output = invoke(*words, "--like", tmp_path / "like", code=3)
+    assert "does not compute what the model does with its weights" in output
     assert not (tmp_path / "back").exists()
+    unchecked = invoke(*words, "--like", tmp_path / "like", "--check", "none")
+    assert "UNVERIFIED" in unchecked  # its constants are read in the same order
 
 
 def test_without_a_run_of_the_file_the_result_is_unverified(

@@ -73,9 +73,8 @@ def _csv(datasets: Any, path: Path, separator: str = ",") -> Any:
     if not names:
         raise ValueError("no line with the names of the columns")
     if len(names) == 1 and separator == "," and ";" in names[0]:
-        return _csv(
-            datasets, path, ";"
-        )  # as spreadsheets write it where a comma begins the decimals
+        # As spreadsheets write it where a comma begins the decimals.
+        return _csv(datasets, path, ";")
     features = datasets.Features({name: datasets.Value("string") for name in names})
     options = {"features": features, "keep_default_na": False, "sep": separator}
     return datasets.Dataset.from_csv(str(path), cache_dir=_kept(), **options)
