@@ -56,8 +56,15 @@ def test_a_line_that_is_no_pair_is_named(tmp_path, line, message):
 
 def test_many_bad_lines_are_counted_and_some_shown(tmp_path):
     path = tmp_path / "p.jsonl"
-    path.write_text("{\n" * 50)
+    path.write_text("".join(f"{' ' * place}{{\n" for place in range(50)))
     with pytest.raises(MismatchError, match="and 30 more"):
+        read_pairs(path)
+
+
+def test_what_is_wrong_with_every_line_is_said_once(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text("{\n" * 50)
+    with pytest.raises(MismatchError, match="1 problem\n  all 50 rows: not JSON"):
         read_pairs(path)
 
 
