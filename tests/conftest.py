@@ -110,6 +110,14 @@ def pytest_collection_finish(session):
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _a_collection_looks_at_one_file_of_tests_only():
+    """Keep collections short: what earlier files left alive stays until the end, and is looked at once."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 def is_heavy(item) -> bool:
     return item.get_closest_marker("heavy") is not None
 
