@@ -62,6 +62,7 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
     compression: Compression = Compression(),
     package: PackageOptions = PackageOptions(),
     vision: Vision = Vision(),
+    calibrate: Path | None = None,
     options: WriteOptions = WriteOptions(),
 ) -> Outcome:
     """Export SOURCE to a Core ML package at TARGET.
@@ -74,12 +75,16 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
         compression: how its weights are compressed; what that costs is in the facts of the outcome.
         package: see :class:`PackageOptions`.
         vision: pictures and labels, see :class:`Vision`.
+        calibrate: inputs (.npz) that say how large activations become; by default those of a check.
         options: see :class:`WriteOptions`.
     """
     require_possible(package, compute, compression)
+    if calibrate and not compression.activations:
+        raise BadInputError("--calibrate is for --activations: weights are rounded by themselves")
 
     def write(model: Model, path: Path) -> Written:
         from ..converters.coreml.export import export_coreml as write_package
+        from ..parity.probes.given import probes_from_file
 
         require_for_codes(package, codes_of(model))
         chosen = vision.for_model(package, model, compressed=bool(compression))
@@ -89,7 +94,12 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
         ways: dict[str, Any] = {"compute": compute, "upper": upper, "trial": trial}
         exported = write_package(module, model.signature, path, options=chosen, **ways)
         facts = facts_of(model, "mlprogram", str(exported))
-        return Written(facts | compressed(path, compression, model, trial))
+        given = trial
+        if compression.activations and calibrate:
+            given = [it.inputs for it in probes_from_file(calibrate, model.signature)]
+        elif compression.activations:
+            given = trial_of(model, sized, chosen.images, quick=False)
+        return Written(facts | compressed(path, compression, model, (given, trial)))
 
     how = f"{compute}, {compression}" if compression else compute
     return _export(source, target, Form("package", ".mlpackage", how), write, options)
@@ -147,13 +157,23 @@ def require_uncompressed(package: PackageOptions, words: str) -> None:
 
 
 def compressed(
-    package: Path, compression: Compression, model: Model, trial: Sequence[Mapping[str, Any]]
+    package: Path,
+    compression: Compression,
+    model: Model,
+    given: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]],
 ) -> dict[str, Any]:
     """Compress PACKAGE in place, as asked, or with the codes of MODEL where its weights are quantized.
 
+    Args:
+        package: to compress.
+        compression: what is asked for.
+        model: the source.
+        given: inputs to calibrate on, and those of a trial.
+
     Returns:
-        What that saves, and what it costs on TRIAL.
+        What that saves, and what it costs on the trial.
     """
+    trial = given[1]
     codes = codes_of(model)
     if not compression and codes is None:
         return {}
@@ -163,9 +183,10 @@ def compressed(
     with tempfile.TemporaryDirectory(dir=package.parent, prefix=f".{package.stem}-") as place:
         before = Path(shutil.copytree(package, Path(place) / "before.mlpackage"))
         if compression or codes is None:
-            compress_package(package, compression)
+            compress_package(package, compression, *given)
             found = costs(before, package, trial)
-            found["compressed"]["dense"] = left(before, package)
+            if "compressed" in found:
+                found["compressed"]["dense"] = left(before, package)
             return found
         kept = keep_codes(package, codes)
         return {"codes": kept._asdict(), **(costs(before, package, trial) if kept.codes else {})}
@@ -261,7 +282,11 @@ def _export(
 
 
 def trial_of(
-    model: Model, signature: Signature, pictures: Mapping[str, Picture] = MappingProxyType({})
+    model: Model,
+    signature: Signature,
+    pictures: Mapping[str, Picture] = MappingProxyType({}),
+    *,
+    quick: bool = True,
 ) -> list[Mapping[str, Any]]:
     """Return inputs of SIGNATURE on which MODEL shows what float16 cannot hold; none where none can be made.
 
@@ -272,7 +297,7 @@ def trial_of(
     from ..parity.probes.probes import make_probes
 
     try:
-        probes = make_probes(signature, tokenizer=text_folder(model), quick=True)
+        probes = make_probes(signature, tokenizer=text_folder(model), quick=quick)
     except UnsupportedError:
         return []
     return [of_pictures(pictures, probe.inputs) for probe in probes]

@@ -22,7 +22,13 @@ from .running import finish, options_of, prepare_mlx
 if TYPE_CHECKING:
     from ..converters.coreml.options import PackageOptions
 
-OF_WEIGHTS = ("prune", "palettize", "quantize", "block")  # how a package's weights are compressed
+OF_WEIGHTS = (
+    "prune",
+    "palettize",
+    "quantize",
+    "block",
+    "activations",
+)  # how a package's weights are compressed
 OF_PROGRAMS = ("stateful", "opset", "external_data", "quant_format")  # what some of them have
 OF_CODES = (
     "Q4_0",
@@ -95,6 +101,17 @@ compressing = together(
         type=click.FloatRange(0, 1, min_open=True, max_open=True),
         metavar="RATIO",
         help="The part of each weight's numbers that become zeros, the smallest ones.",
+    ),
+    click.option(
+        "--activations",
+        type=click.Choice(GRIDS[:1]),
+        help="What layers read as codes too (with --quantize int8: W8A8), in ranges that are measured.",
+    ),
+    click.option(
+        "--calibrate",
+        type=click.Path(path_type=Path),
+        metavar="FILE.npz",
+        help="Inputs on which these are measured, as in parity check --inputs.  [default: those of a check]",
     ),
 )
 stateful = click.option(
@@ -248,7 +265,7 @@ def export_coreml(
     vision = Vision(**{name: chosen.pop(name) for name in VISION})
     options, limits = options_of(WriteOptions, chosen), sizes_of(upper)
     ways: dict[str, Any] = {"upper": limits, "compression": compression, "package": package}
-    ways["vision"] = vision
+    ways |= {"vision": vision, "calibrate": chosen.pop("calibrate")}
     outcome = export_package(source, target, compute=compute, **ways, options=options)
     finish(outcome, as_json=as_json, accept=accept)
 

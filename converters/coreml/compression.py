@@ -26,22 +26,30 @@ class Compression:
         palettize: bits of an index into a table of each weight, found by k-means.
         quantize: ``int8``, by channel, or ``int4``; after PALETTIZE it is the table that is quantized.
         block: columns that share a scale; ``None`` for whole channels of int8 and 32 columns of int4.
+        activations: ``int8``: what layers read is rounded too.
     """
 
     prune: float | None = None
     palettize: int | None = None
     quantize: str | None = None
     block: int | None = None
+    activations: str | None = None
+
+    @property
+    def weights(self) -> bool:
+        """Whether any weights are compressed."""
+        return any((self.prune, self.palettize, self.quantize))
 
     def __bool__(self) -> bool:
         """Say whether anything is compressed."""
-        return any((self.prune, self.palettize, self.quantize))
+        return self.weights or self.activations is not None
 
     def __str__(self) -> str:
         """Print it as ``40% zeros, table of 16``."""
         parts = [f"{self.prune:.0%} zeros"] if self.prune else []
         parts += [f"table of {2**self.palettize}"] if self.palettize else []
         parts += [self._grid] if self.quantize else []
+        parts += [f"activations in {self.activations}"] if self.activations else []
         return ", ".join(parts)
 
     @property
@@ -69,7 +77,7 @@ class Compression:
     @property
     def oldest(self) -> str:
         """The oldest system that runs it."""
-        return "iOS18" if self.newest else "iOS16"
+        return "iOS18" if self.newest else "iOS17" if self.activations else "iOS16"
 
     @property
     def newest(self) -> bool:
