@@ -84,6 +84,7 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
 
     def write(model: Model, path: Path) -> Written:
         from ..converters.coreml.export import export_coreml as write_package
+        from ..parity.check.recording import REACH
         from ..parity.probes.given import probes_from_file
 
         require_for_codes(package, codes_of(model))
@@ -91,14 +92,15 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
         module = merged_in_memory(model)
         sized = chosen.sized(model.signature, upper or {})
         trial = trial_of(model, sized, chosen.images) if compute == "mixed" or compression else []
-        ways: dict[str, Any] = {"compute": compute, "upper": upper, "trial": trial}
-        exported = write_package(module, model.signature, path, options=chosen, **ways)
-        facts = facts_of(model, "mlprogram", str(exported))
         given = trial
         if compression.activations and calibrate:
             given = [it.inputs for it in probes_from_file(calibrate, model.signature)]
         elif compression.activations:
-            given = trial_of(model, sized, chosen.images, quick=False)
+            asked = (model, sized, chosen.images)
+            given = [*trial_of(*asked, reach=REACH), *trial_of(*asked, quick=False)]
+        ways: dict[str, Any] = {"compute": compute, "upper": upper, "trial": trial}
+        exported = write_package(module, model.signature, path, options=chosen, **ways)
+        facts = facts_of(model, "mlprogram", str(exported))
         return Written(facts | compressed(path, compression, model, (given, trial)))
 
     how = f"{compute}, {compression}" if compression else compute
@@ -114,6 +116,10 @@ def require_possible(package: PackageOptions, compute: str, compression: Compres
     """
     package.require(compute)
     compression.require()
+    if compression.activations and compute == "float32":
+        raise BadInputError(
+            "coremltools writes scales of activations in float16: --activations goes with mixed or float16"
+        )
     require_uncompressed(package, str(compression))
     if compression:
         require_system(package, compression.oldest, str(compression))
@@ -287,6 +293,7 @@ def trial_of(
     pictures: Mapping[str, Picture] = MappingProxyType({}),
     *,
     quick: bool = True,
+    reach: int = 0,
 ) -> list[Mapping[str, Any]]:
     """Return inputs of SIGNATURE on which MODEL shows what float16 cannot hold; none where none can be made.
 
@@ -297,7 +304,7 @@ def trial_of(
     from ..parity.probes.probes import make_probes
 
     try:
-        probes = make_probes(signature, tokenizer=text_folder(model), quick=quick)
+        probes = make_probes(signature, tokenizer=text_folder(model), quick=quick, reach=reach)
     except UnsupportedError:
         return []
     return [of_pictures(pictures, probe.inputs) for probe in probes]

@@ -251,6 +251,8 @@ def export_coreml(
 
     Example: weighbridge export coreml minilm-tuned MiniLM.mlpackage --quantize int4 --block 32
 
+    Example: weighbridge export coreml vit-tuned ViT.mlpackage --quantize int8 --activations int8 --calibrate pictures.npz
+
     Example: weighbridge export coreml Qwen3-8B Decoder.mlpackage --stateful --multifunction
 
     Example: weighbridge export coreml vit-tuned ViT.mlpackage --image pixel_values --labels config

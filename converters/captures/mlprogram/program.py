@@ -280,8 +280,7 @@ class Program:
     ) -> dict[str, Array]:
         check_inputs(self.inputs, inputs)
         states = self.new_state() if state is None else state
-        rest = (self._constants, states, precision, observe)
-        evaluation = Evaluation(*rest, rounds=self.rounds)
+        evaluation = Evaluation(self._constants, states, precision, observe, rounds=self.rounds)
         for name in self.inputs:
             variable = self.body.inputs[name]
             value = held(np.asarray(inputs[name]))

@@ -175,11 +175,52 @@ def others():
     return module, signature
 
 
-def test_calibration_without_activations_is_refused(tmp_path):
-    options = ("--calibrate", tmp_path / "rows.npz")
-    result = CliRunner().invoke(
-        main, ["export", "coreml", SOURCE, str(tmp_path / "m.mlpackage"), *map(str, options)]
-    )
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--calibrate", "rows.npz"), "--calibrate is for --activations"),
+        (("--activations", "int8", "--precision", "fp32"), "goes with mixed or float16"),
+        (("--activations", "int8", "--target", "iOS16"), "runs on iOS17 and later"),
+        (("--activations", "int8", "--calibrate", "none.npz"), "none.npz: No such file"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(tmp_path, options, words):
+    target = str(tmp_path / "m.mlpackage")
+    result = CliRunner().invoke(main, ["export", "coreml", SOURCE, target, *options])
     assert result.exit_code == 3
-    assert "--calibrate is for --activations" in result.stderr
+    assert words in result.stderr
     assert not [*tmp_path.iterdir()]
+
+
+class Rounding(Layers):
+    """The same, its activations rounded as the package in SCALES has it."""
+
+    scales: dict[str, float] = {}  # noqa: RUF012  # set by the test
+
+    def coded(self, values, start):
+        """Return VALUES at the nearest code of what begins with START."""
+        (scale,) = (it for name, it in self.scales.items() if name.startswith(start))
+        return (values / scale).round().clamp(-128, 127) * scale
+
+    def forward(self, x):
+        """Return numbers of each row."""
+        x = self.coded(x, "x_")
+        hidden = self.coded(
+            torch.nn.functional.gelu(self.coded(self.first(x), "linear_cast")), "gelu"
+        )
+        return {"y": self.coded(self.coded(self.second(hidden), "linear_1") + x, "y_")}
+
+
+@cache
+def rounding():
+    """Build the module that rounds."""
+    return Rounding(), layers()[1]
+
+
+def test_a_source_that_rounds_itself_is_compared_as_it_is(calibrated, monkeypatch):
+    package, _, file, _ = calibrated
+    monkeypatch.setattr(Rounding, "scales", scales(package))
+    _, said = told("parity", "check", f"{__name__}:rounding", package, "--inputs", file)
+    stages = {it["name"]: it["status"] for it in said["stages"]}
+    assert stages["structure"] == "pass", (list(scales(package)), said)
+    assert "activations" not in stages
