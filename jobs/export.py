@@ -62,7 +62,6 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
     compression: Compression = Compression(),
     package: PackageOptions = PackageOptions(),
     vision: Vision = Vision(),
-    calibrate: Path | None = None,
     options: WriteOptions = WriteOptions(),
 ) -> Outcome:
     """Export SOURCE to a Core ML package at TARGET.
@@ -75,36 +74,40 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
         compression: how its weights are compressed; what that costs is in the facts of the outcome.
         package: see :class:`PackageOptions`.
         vision: pictures and labels, see :class:`Vision`.
-        calibrate: inputs (.npz) that say how large activations become; by default those of a check.
         options: see :class:`WriteOptions`.
     """
     require_possible(package, compute, compression)
-    if calibrate and not compression.activations:
-        raise BadInputError("--calibrate is for --activations: weights are rounded by themselves")
 
     def write(model: Model, path: Path) -> Written:
         from ..converters.coreml.export import export_coreml as write_package
-        from ..parity.check.recording import REACH
-        from ..parity.probes.given import probes_from_file
 
         require_for_codes(package, codes_of(model))
         chosen = vision.for_model(package, model, compressed=bool(compression))
-        module = merged_in_memory(model)
         sized = chosen.sized(model.signature, upper or {})
         trial = trial_of(model, sized, chosen.images) if compute == "mixed" or compression else []
-        given = trial
-        if compression.activations and calibrate:
-            given = [it.inputs for it in probes_from_file(calibrate, model.signature)]
-        elif compression.activations:
-            asked = (model, sized, chosen.images)
-            given = [*trial_of(*asked, reach=REACH), *trial_of(*asked, quick=False)]
+        given = calibration_of(compression, model, sized, chosen.images)
         ways: dict[str, Any] = {"compute": compute, "upper": upper, "trial": trial}
-        exported = write_package(module, model.signature, path, options=chosen, **ways)
-        facts = facts_of(model, "mlprogram", str(exported))
-        return Written(facts | compressed(path, compression, model, (given, trial)))
+        made = write_package(merged_in_memory(model), model.signature, path, options=chosen, **ways)
+        costs = compressed(path, compression, model, (given, trial))
+        return Written(facts_of(model, "mlprogram", str(made)) | costs)
 
     how = f"{compute}, {compression}" if compression else compute
     return _export(source, target, Form("package", ".mlpackage", how), write, options)
+
+
+def calibration_of(
+    compression: Compression, model: Model, signature: Signature, pictures: Mapping[str, Picture]
+) -> list[Mapping[str, Any]]:
+    """Return the inputs on which COMPRESSION measures activations: a user's, or those of a check; see ``trial_of``."""
+    from ..parity.check.recording import REACH
+    from ..parity.probes.given import probes_from_file
+
+    if not compression.activations:
+        return []
+    if compression.calibrate:
+        return [it.inputs for it in probes_from_file(compression.calibrate, model.signature)]
+    asked = (model, signature, pictures)
+    return [*trial_of(*asked, reach=REACH), *trial_of(*asked, quick=False)]
 
 
 def require_possible(package: PackageOptions, compute: str, compression: Compression) -> None:

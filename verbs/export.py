@@ -22,13 +22,8 @@ from .running import finish, options_of, prepare_mlx
 if TYPE_CHECKING:
     from ..converters.coreml.options import PackageOptions
 
-OF_WEIGHTS = (
-    "prune",
-    "palettize",
-    "quantize",
-    "block",
-    "activations",
-)  # how a package's weights are compressed
+# How a package's weights are compressed, and what layers read.
+OF_WEIGHTS = ("prune", "palettize", "quantize", "block", "activations", "calibrate")
 OF_PROGRAMS = ("stateful", "opset", "external_data", "quant_format")  # what some of them have
 OF_CODES = (
     "Q4_0",
@@ -267,7 +262,7 @@ def export_coreml(
     vision = Vision(**{name: chosen.pop(name) for name in VISION})
     options, limits = options_of(WriteOptions, chosen), sizes_of(upper)
     ways: dict[str, Any] = {"upper": limits, "compression": compression, "package": package}
-    ways |= {"vision": vision, "calibrate": chosen.pop("calibrate")}
+    ways["vision"] = vision
     outcome = export_package(source, target, compute=compute, **ways, options=options)
     finish(outcome, as_json=as_json, accept=accept)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from ...errors import BadInputError
@@ -27,6 +28,7 @@ class Compression:
         quantize: ``int8``, by channel, or ``int4``; after PALETTIZE it is the table that is quantized.
         block: columns that share a scale; ``None`` for whole channels of int8 and 32 columns of int4.
         activations: ``int8``: what layers read is rounded too.
+        calibrate: a file of inputs that say how large that becomes; by default those of a check.
     """
 
     prune: float | None = None
@@ -34,6 +36,7 @@ class Compression:
     quantize: str | None = None
     block: int | None = None
     activations: str | None = None
+    calibrate: Path | None = None
 
     @property
     def weights(self) -> bool:
@@ -69,6 +72,10 @@ class Compression:
         Raises:
             BadInputError: it says what.
         """
+        if self.calibrate and not self.activations:
+            raise BadInputError(
+                "--calibrate is for --activations: weights are rounded by themselves"
+            )
         if self.block and (not self.quantize or self.palettize):
             raise BadInputError("--block goes with --quantize alone: its blocks share a scale")
         if self.palettize and self.quantize == "int4":
