@@ -83,16 +83,31 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
 
         require_for_codes(package, codes_of(model))
         chosen = vision.for_model(package, model, compressed=bool(compression))
-        module = merged_in_memory(model)
         sized = chosen.sized(model.signature, upper or {})
         trial = trial_of(model, sized, chosen.images) if compute == "mixed" or compression else []
+        given = calibration_of(compression, model, sized, chosen.images)
         ways: dict[str, Any] = {"compute": compute, "upper": upper, "trial": trial}
-        exported = write_package(module, model.signature, path, options=chosen, **ways)
-        facts = facts_of(model, "mlprogram", str(exported))
-        return Written(facts | compressed(path, compression, model, trial))
+        made = write_package(merged_in_memory(model), model.signature, path, options=chosen, **ways)
+        costs = compressed(path, compression, model, (given, trial))
+        return Written(facts_of(model, "mlprogram", str(made)) | costs)
 
     how = f"{compute}, {compression}" if compression else compute
     return _export(source, target, Form("package", ".mlpackage", how), write, options)
+
+
+def calibration_of(
+    compression: Compression, model: Model, signature: Signature, pictures: Mapping[str, Picture]
+) -> list[Mapping[str, Any]]:
+    """Return the inputs on which COMPRESSION measures activations: a user's, or those of a check; see ``trial_of``."""
+    from ..parity.check.recording import REACH
+    from ..parity.probes.given import probes_from_file
+
+    if not compression.activations:
+        return []
+    if compression.calibrate:
+        return [it.inputs for it in probes_from_file(compression.calibrate, model.signature)]
+    asked = (model, signature, pictures)
+    return [*trial_of(*asked, reach=REACH), *trial_of(*asked, quick=False)]
 
 
 def require_possible(package: PackageOptions, compute: str, compression: Compression) -> None:
@@ -104,6 +119,10 @@ def require_possible(package: PackageOptions, compute: str, compression: Compres
     """
     package.require(compute)
     compression.require()
+    if compression.activations and compute == "float32":
+        raise BadInputError(
+            "coremltools writes scales of activations in float16: --activations goes with mixed or float16"
+        )
     require_uncompressed(package, str(compression))
     if compression:
         require_system(package, compression.oldest, str(compression))
@@ -147,13 +166,23 @@ def require_uncompressed(package: PackageOptions, words: str) -> None:
 
 
 def compressed(
-    package: Path, compression: Compression, model: Model, trial: Sequence[Mapping[str, Any]]
+    package: Path,
+    compression: Compression,
+    model: Model,
+    given: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]],
 ) -> dict[str, Any]:
     """Compress PACKAGE in place, as asked, or with the codes of MODEL where its weights are quantized.
 
+    Args:
+        package: to compress.
+        compression: what is asked for.
+        model: the source.
+        given: inputs to calibrate on, and those of a trial.
+
     Returns:
-        What that saves, and what it costs on TRIAL.
+        What that saves, and what it costs on the trial.
     """
+    trial = given[1]
     codes = codes_of(model)
     if not compression and codes is None:
         return {}
@@ -163,9 +192,10 @@ def compressed(
     with tempfile.TemporaryDirectory(dir=package.parent, prefix=f".{package.stem}-") as place:
         before = Path(shutil.copytree(package, Path(place) / "before.mlpackage"))
         if compression or codes is None:
-            compress_package(package, compression)
+            compress_package(package, compression, *given)
             found = costs(before, package, trial)
-            found["compressed"]["dense"] = left(before, package)
+            if "compressed" in found:
+                found["compressed"]["dense"] = left(before, package)
             return found
         kept = keep_codes(package, codes)
         return {"codes": kept._asdict(), **(costs(before, package, trial) if kept.codes else {})}
@@ -261,7 +291,12 @@ def _export(
 
 
 def trial_of(
-    model: Model, signature: Signature, pictures: Mapping[str, Picture] = MappingProxyType({})
+    model: Model,
+    signature: Signature,
+    pictures: Mapping[str, Picture] = MappingProxyType({}),
+    *,
+    quick: bool = True,
+    reach: int = 0,
 ) -> list[Mapping[str, Any]]:
     """Return inputs of SIGNATURE on which MODEL shows what float16 cannot hold; none where none can be made.
 
@@ -272,7 +307,7 @@ def trial_of(
     from ..parity.probes.probes import make_probes
 
     try:
-        probes = make_probes(signature, tokenizer=text_folder(model), quick=True)
+        probes = make_probes(signature, tokenizer=text_folder(model), quick=quick, reach=reach)
     except UnsupportedError:
         return []
     return [of_pictures(pictures, probe.inputs) for probe in probes]

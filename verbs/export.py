@@ -22,7 +22,8 @@ from .running import finish, options_of, prepare_mlx
 if TYPE_CHECKING:
     from ..converters.coreml.options import PackageOptions
 
-OF_WEIGHTS = ("prune", "palettize", "quantize", "block")  # how a package's weights are compressed
+# How a package's weights are compressed, and what layers read.
+OF_WEIGHTS = ("prune", "palettize", "quantize", "block", "activations", "calibrate")
 OF_PROGRAMS = ("stateful", "opset", "external_data", "quant_format")  # what some of them have
 OF_CODES = (
     "Q4_0",
@@ -95,6 +96,17 @@ compressing = together(
         type=click.FloatRange(0, 1, min_open=True, max_open=True),
         metavar="RATIO",
         help="The part of each weight's numbers that become zeros, the smallest ones.",
+    ),
+    click.option(
+        "--activations",
+        type=click.Choice(GRIDS[:1]),
+        help="What layers read as codes too (with --quantize int8: W8A8), in ranges that are measured.",
+    ),
+    click.option(
+        "--calibrate",
+        type=click.Path(path_type=Path),
+        metavar="FILE.npz",
+        help="Inputs on which these are measured, as in parity check --inputs.  [default: those of a check]",
     ),
 )
 stateful = click.option(
@@ -233,6 +245,8 @@ def export_coreml(
     Example: weighbridge export coreml minilm-tuned MiniLM.mlpackage --upper sequence=256
 
     Example: weighbridge export coreml minilm-tuned MiniLM.mlpackage --quantize int4 --block 32
+
+    Example: weighbridge export coreml vit-tuned ViT.mlpackage --quantize int8 --activations int8 --calibrate pictures.npz
 
     Example: weighbridge export coreml Qwen3-8B Decoder.mlpackage --stateful --multifunction
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...errors import UnsupportedError
+from ...errors import UnsupportedError, WeighbridgeError
 from ..captures.mlprogram.contents import constants
 from ..captures.mlprogram.evaluator import constant_value
 from ..captures.mlprogram.names import inward
@@ -22,8 +22,9 @@ from ..common.memory import pass_on_shortage
 from ..common.steps import step
 from ..common.users_code import first_line
 from ..values import Array
+from .activations import Inputs, with_codes
 from .compression import LEAST, Compression
-from .naming import sums_kept
+from .naming import scales_kept, sums_kept
 from .writing import files, replace_package, save
 
 # iOS 18 is the first that has blocks, 4-bit codes, tables of 8 entries, and one form inside another.
@@ -31,34 +32,43 @@ VERSION: Final = 9
 OPSET: Final = "CoreML8"
 
 
-def compress_package(package: Path, wanted: Compression) -> None:
-    """Compress the weights of PACKAGE in place, as WANTED.
+def compress_package(
+    package: Path, wanted: Compression, calibrate: Inputs = (), trial: Inputs = ()
+) -> None:
+    """Compress the weights of PACKAGE in place, as WANTED; for CALIBRATE and TRIAL see ``activations``.
 
     Raises:
         UnsupportedError: coremltools cannot, or no weight is large enough or divides into blocks.
     """
-    step("compressing the weights")
+    step("compressing the weights" if wanted.weights else "rounding activations")
     if wanted.newest:
         raise_target(package)
     with tempfile.TemporaryDirectory(dir=package.parent, prefix=f".{package.stem}-") as place:
         made = Path(place) / package.name
-        save(_compressed(package, wanted), made)
-        if not load_program(made).compressed():
+        save(_compressed(package, wanted, (calibrate, trial)), made)
+        program = load_program(made)
+        if wanted.activations and not program.rounds_activations:
+            raise UnsupportedError("no operation has activations that coremltools rounds")
+        if wanted.weights and not program.compressed():
             raise UnsupportedError(
                 f"no weight has {LEAST:,} numbers and fits {wanted}; export without compression"
             )
         replace_package(package, made)
 
 
-def _compressed(package: Path, wanted: Compression) -> Any:
+def _compressed(package: Path, wanted: Compression, given: tuple[Inputs, Inputs]) -> Any:
     try:
-        with quiet(), sums_kept():
+        with quiet(), sums_kept(), scales_kept():
             import coremltools.optimize.coreml as compression
 
             model = coremltools.models.MLModel(str(package), skip_model_load=True)
+            if wanted.activations:
+                model = with_codes(model, compression, load_program(package), *given)
             for run in wanted.passes(compression):
                 model = run(model)
             return model
+    except WeighbridgeError:
+        raise
     except Exception as error:
         pass_on_shortage(error)
         raise UnsupportedError(
@@ -96,16 +106,16 @@ def costs(
     weights = dict(_weights(old, new, after))
     errors = {name: float(it["error"]) for name, it in weights.items()}
     sizes = [sum(it.stat().st_size for it in files(path)) for path in (before, after)]
-    worst = max(errors, key=lambda it: errors[it])
-    error = {"of": "all numbers", "mean": float(np.mean([*errors.values()]))}
-    return {
-        "compressed": {
+    found: dict[str, dict[str, Any]] = {"outputs": moved(old, new, trial)}
+    if errors:
+        worst = max(errors, key=lambda it: errors[it])
+        error = {"of": "all numbers", "mean": float(np.mean([*errors.values()]))}
+        found["compressed"] = {
             "bytes": dict(zip(("before", "after"), sizes, strict=True)),
             "error": error | {"worst": worst, "largest": errors[worst]},
             "weights": weights,
-        },
-        "outputs": moved(old, new, trial),
-    }
+        }
+    return found
 
 
 def _weights(old: Program, new: Program, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from ...errors import BadInputError
@@ -26,22 +27,32 @@ class Compression:
         palettize: bits of an index into a table of each weight, found by k-means.
         quantize: ``int8``, by channel, or ``int4``; after PALETTIZE it is the table that is quantized.
         block: columns that share a scale; ``None`` for whole channels of int8 and 32 columns of int4.
+        activations: ``int8``: what layers read is rounded too.
+        calibrate: a file of inputs that say how large that becomes; by default those of a check.
     """
 
     prune: float | None = None
     palettize: int | None = None
     quantize: str | None = None
     block: int | None = None
+    activations: str | None = None
+    calibrate: Path | None = None
+
+    @property
+    def weights(self) -> bool:
+        """Whether any weights are compressed."""
+        return any((self.prune, self.palettize, self.quantize))
 
     def __bool__(self) -> bool:
         """Say whether anything is compressed."""
-        return any((self.prune, self.palettize, self.quantize))
+        return self.weights or self.activations is not None
 
     def __str__(self) -> str:
         """Print it as ``40% zeros, table of 16``."""
         parts = [f"{self.prune:.0%} zeros"] if self.prune else []
         parts += [f"table of {2**self.palettize}"] if self.palettize else []
         parts += [self._grid] if self.quantize else []
+        parts += [f"activations in {self.activations}"] if self.activations else []
         return ", ".join(parts)
 
     @property
@@ -61,6 +72,10 @@ class Compression:
         Raises:
             BadInputError: it says what.
         """
+        if self.calibrate and not self.activations:
+            raise BadInputError(
+                "--calibrate is for --activations: weights are rounded by themselves"
+            )
         if self.block and (not self.quantize or self.palettize):
             raise BadInputError("--block goes with --quantize alone: its blocks share a scale")
         if self.palettize and self.quantize == "int4":
@@ -69,7 +84,7 @@ class Compression:
     @property
     def oldest(self) -> str:
         """The oldest system that runs it."""
-        return "iOS18" if self.newest else "iOS16"
+        return "iOS18" if self.newest else "iOS17" if self.activations else "iOS16"
 
     @property
     def newest(self) -> bool:

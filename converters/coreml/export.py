@@ -184,7 +184,6 @@ def recorded(module: torch.nn.Module, form: Form) -> Any:
     if not options.stateful:
         return record_layers(any_length(module), *asked)
     from ..captures.keeping import Stateful
-    from . import stateful  # noqa: F401  # coremltools learns an operation
 
     return record(*asked, wrapper=partial(Stateful, tokens=form.tokens))
 

@@ -17,11 +17,12 @@ from ..captures.mlprogram.toolkit import quiet
 with quiet():
     from coremltools.converters.mil.mil import Var
     from coremltools.converters.mil.mil.passes.graph_pass import AbstractGraphPass
-    from coremltools.converters.mil.mil.passes.pass_registry import register_pass
+    from coremltools.converters.mil.mil.passes.pass_registry import PASS_REGISTRY, register_pass
 
 NAMING: Final = "weighbridge::name_operations"
 FORGETTING: Final = "weighbridge::forget_output_types"
 SUMS: Final = frozenset({"add", "sub"})
+DIVIDING: Final = "common::distributive_quantized_binary_op_scale_normalization"
 PARAMETER: Final = "p_"  # what torch.export puts before the names of parameters
 
 
@@ -72,6 +73,15 @@ def sums_kept() -> Iterator[None]:
 
     with patch.object(Var, "can_be_folded_to_const", ours):
         yield
+
+
+def scales_kept() -> Any:
+    """Let coremltools keep scales as they are measured, inside the block.
+
+    It divides those of sums by one another, and rounds the quotients to float16 once more: 2e-4 of the output.
+    """
+    kind = type(PASS_REGISTRY[DIVIDING])
+    return patch.object(kind, "apply", lambda *_: None)
 
 
 def is_sum(operation: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Translations of our own into Core ML: recurrent layers of any length, and normed weights.
+"""Translations of our own into Core ML: recurrent layers of any length, normed weights, keys and values.
 
 torch.export writes a layer out step by step, which fixes its length; ``kept_whole`` makes each one operation of
 the graph, which coremltools' own translations of traced layers take. Its LSTM has the gates in the order input,
@@ -27,6 +27,7 @@ with quiet():
     from coremltools.converters.mil.frontend.torch import ops
     from coremltools.converters.mil.frontend.torch.torch_op_registry import register_torch_op
 
+OTHERS: Final = (True, True, False, True)  # axes of keys and values that are written whole
 OUTPUTS: Final = {"lstm": 3}  # others have two: all states and the last one
 THEIRS: Final = ops._weight_norm
 
@@ -92,3 +93,13 @@ def recurrent_parts(module: nn.Module) -> Iterator[Any]:
 def by_gate(key: Any, size: int) -> Iterator[list[Any]]:
     """Yield the rows of each gate of a GRU in the tensor KEY, SIZE of them."""
     yield from (["rows", key, float(start), float(start + size)] for start in (0, size, 2 * size))
+
+
+@register_torch_op(torch_alias=["weighbridge::write_tokens"])  # type: ignore[untyped-decorator]
+def _write_tokens(context: Any, node: Any) -> None:
+    kept, new, position = ops._get_inputs(context, node, expected=3)
+    count = mb.slice_by_index(x=mb.shape(x=new), begin=[2], end=[3])
+    end = mb.add(x=position, y=count)
+    begin, end = (mb.concat(values=[[0, 0], at, [0]], axis=0) for at in (position, end))
+    masks = {"begin_mask": OTHERS, "end_mask": OTHERS}
+    context.add(mb.slice_update(x=kept, update=new, begin=begin, end=end, **masks, name=node.name))

@@ -44,6 +44,7 @@ class Candidate:
         exact: constants of an ML program as they were before rounding, for its float32 run.
         constants: those of an ONNX file as they were before it rounded them, for its float32 run.
         names: the reference's name -> its own of inputs and outputs that it calls otherwise.
+        as_source: whether activations are rounded to 8 bits because the source does it.
     """
 
     model: Model
@@ -52,6 +53,7 @@ class Candidate:
     exact: Mapping[str, Array] = field(default_factory=dict)
     constants: Mapping[str, Array] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    as_source: bool = False
 
     def called_as(self, reference: Signature) -> Candidate:
         """Return it, if it is a program, under the names of REFERENCE."""
@@ -144,10 +146,20 @@ class Candidate:
         if self.runtime in FLOAT32_RUNTIMES:
             return self.load(replace(self.policy, compute="float32"))
         if self.shipped == "float32":
-            return self.declared
+            return self.unrounded(self.declared)
         shadow: Callable[[Mapping[str, Array]], Runner] | None
         shadow = getattr(self.declared, "shadow", None)
-        return shadow({**self.exact, **self.constants}) if shadow else None
+        return self.unrounded(shadow({**self.exact, **self.constants})) if shadow else None
+
+    def unrounded(self, runner: Runner) -> Runner:
+        """Return RUNNER without rounding of activations to 8 bits, where it can do without."""
+        without: Callable[[], Runner] | None = getattr(runner, "unrounded", None)
+        return without() if without and self.rounds_activations else runner
+
+    @property
+    def rounds_activations(self) -> bool:
+        """Whether it is an ML program that rounds activations to 8 bits, as its source does not."""
+        return self.program is not None and self.program.rounds_activations and not self.as_source
 
     @cached_property
     def precision(self) -> Runner | None:
@@ -156,7 +168,7 @@ class Candidate:
             return None
         if self.runtime in FLOAT32_RUNTIMES:
             return self.load(replace(self.policy, compute=self.shipped))
-        return self.declared
+        return self.unrounded(self.declared)
 
     @property
     def signature(self) -> Signature | None:

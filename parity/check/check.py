@@ -241,7 +241,7 @@ class Check(Runs):
         )
         self.unchecked += notes
         asked = (*self.batches(stages[-1]), *self.pieces(stages[-1]))
-        return [*found, *asked, *self.precision()]
+        return [*found, *asked, *self.precision(), *self.activations()]
 
     def batches(self, structure: Stage) -> list[Stage]:
         """Say whether rows padded, among others and alone are what STRUCTURE says of all together."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 
+from ...converters.common.dtypes import unit_roundoff
 from ...converters.models import Model
 from ...converters.runtimes import Runner
 from ...converters.runtimes.base import run_all
@@ -13,6 +14,7 @@ from ...converters.values import Array
 from ..goldens.golden import Golden
 from ..goldens.recorder import Recorder
 from ..goldens.rounding import CONSTANTS, SCALARS
+from ..packages.activations import activations_stage
 from ..packages.finite import finite_stage
 from ..probes import coverage
 from ..probes.probes import Probe, compared
@@ -87,7 +89,49 @@ class Runs:
         if not self.recorded(self.storage):
             reason = f"the golden has no recording with {self.storage} weights; record it again"
             return [Stage("structure", "unverified", reason)]
-        return self.measure_variants("structure", runner, self.candidate)
+        storage = self.storage
+        stages = self.measure_variants("structure", runner, self.candidate)
+        if stages[-1].status != "fail" or not self.candidate.rounds_activations:
+            return stages
+        return self.rounded(storage) or [*stages[:-1], self.by_scales(stages[-1])]
+
+    def by_scales(self, stage: Stage) -> Stage:
+        """Return the failed STAGE, unverified where scales of 8-bit codes in float16 may have made its error.
+
+        coremltools divides the scales of sums by one another and rounds that again, each time by half a unit at
+        most; ours are as they were measured.
+        """
+        if (
+            self.candidate.manifest
+            or self.candidate.shipped != "float16"
+            or not self.candidate.program
+        ):
+            return stage
+        room = self.candidate.program.census["quantize"] * unit_roundoff("float16")
+        if max((row["error"] for row in stage.figures.get("rows", ())), default=room) >= room:
+            return stage
+        detail = (
+            f"scales of its 8-bit codes are rounded to float16, which may be why: {stage.detail}"
+        )
+        return stage._replace(status="unverified", detail=detail)
+
+    def rounded(self, storage: str) -> list[Stage] | None:
+        """Run the candidate in float32 with activations rounded; ``None`` if the source in STORAGE does it not."""
+        other = replace(self.candidate, as_source=True)
+        if (runner := other.structure) is None:
+            return None
+        stages = self.measure("structure", runner, storage, "float32")
+        if stages[-1].status == "fail":
+            return None
+        self.candidate, self.storage = other, storage
+        return stages
+
+    def activations(self) -> list[Stage]:
+        """Say what rounding activations to 8 bits costs, where the candidate does it and its source does not."""
+        if not self.candidate.rounds_activations:
+            return []
+        probes = [self.golden.probes[index] for index in self.probes]
+        return [activations_stage(self.candidate.declared, probes)]
 
     def precision(self) -> list[Stage]:
         """Run the candidate in the dtype that ships, against the source in that dtype."""

@@ -36,6 +36,7 @@ STAGES: Final = (
     "decoding",
     "live",
     "precision",
+    "activations",
 )  # in the order in which the first failure explains the later ones
 RUN: Final = frozenset({"structure", "live"})  # without one of them nothing was seen to compute
 EXITS: Final = {"PASS": Exit.DONE, "PASS-REFERENCE": Exit.DONE, "DIFFERS": Exit.DIFFERENT}

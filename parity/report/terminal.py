@@ -61,6 +61,7 @@ QUESTIONS: Final = {
     "decoding": "piece by piece with its cache",
     "live": "live against live",
     "precision": "the dtype that ships",
+    "activations": "8 bits of what layers read",
 }
 BAR: Final = 10  # cells of a full bar: all that is allowed
 
@@ -97,6 +98,8 @@ def headline(verdict: Verdict) -> Panel:
     own = about.get("pass means") if verdict.status == "PASS" else None
     if verdict.passed and verdict.stage("compressed"):
         names["reference"] += ", its weights as the file has compressed them,"
+    if verdict.passed and verdict.stage("activations"):
+        names["candidate"] += ", but for rounding activations to 8 bits,"
     lines = [Text((own or MEANINGS[verdict.status]).format(**names))]
     lines += [
         Text.assemble((f"{stage.name}: ", "bold"), stage.detail) for stage in explaining(verdict)
@@ -114,9 +117,10 @@ def headline(verdict: Verdict) -> Panel:
 
 
 def explaining(verdict: Verdict) -> list[Stage]:
-    """Return the first stage that decided against a pass, or what a pass says of compressed weights."""
-    if verdict.passed and (stage := verdict.stage("compressed")):
-        return [stage]
+    """Return the first stage that decided against a pass, or what a pass says of codes."""
+    codes = [verdict.stage(name) for name in ("compressed", "activations")]
+    if verdict.passed and any(codes):
+        return [stage for stage in codes if stage]
     wanted = {"DIFFERS": "fail", "UNVERIFIED": "unverified", "PASS-PRECISION-ONLY": "unverified"}
     status = wanted.get(verdict.status)
     return [stage for stage in verdict.stages if stage.status == status][:1]

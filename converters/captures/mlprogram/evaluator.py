@@ -19,6 +19,8 @@ from ....errors import BadInputError
 from ...values import Array
 from .kernels.constexpr import CONSTEXPR, expand
 from .kernels.kernel import Kernel, kernel
+from .kernels.quantized import RANGE as CODES
+from .kernels.quantized import codes_of
 from .names import CLASSIFY, results
 from .toolkit import types
 
@@ -98,12 +100,15 @@ class Evaluation:
         states: MutableMapping[str, Tensor],
         precision: str,
         observe: Observer | None = None,
+        *,
+        rounds: bool = True,
     ) -> None:
         self.values: dict[Any, Any] = {}
         self.constants = constants  # kept from run to run
         self.states = states
         self.precision = precision
         self.observe = observe
+        self.rounds = rounds  # activations to the codes of `quantize`
 
     def value(self, variable: Any) -> Any:
         """Return the value of a variable, or of a tuple of them."""
@@ -128,7 +133,9 @@ class Evaluation:
             return
         run: Callable[..., Any] = CONTROL.get(kind, Evaluation.kernel)
         for variable, value in zip(operation.outputs, run(self, operation), strict=False):
-            rounded = settle(value, dtype_name(variable), self.precision)
+            codes = not self.rounds and isinstance(value, Tensor) and value.is_floating_point()
+            dtype = "fp32" if codes and dtype_name(variable) in CODES else dtype_name(variable)
+            rounded = settle(value, dtype, self.precision)
             if self.observe and isinstance(rounded, Tensor):
                 replacement = self.observe(operation, variable, rounded)
                 rounded = rounded if replacement is None else replacement
@@ -137,6 +144,8 @@ class Evaluation:
     def kernel(self, operation: Any) -> tuple[Any, ...]:
         """Run an ordinary operation."""
         inputs = {k: self.value(v) for k, v in operation.inputs.items() if v is not None}
+        if operation.op_type == "quantize" and not self.rounds:
+            return (codes_of(**{k: v for k, v in inputs.items() if k != "output_dtype"}),)
         try:
             return KERNELS[operation.op_type](inputs)
         except (IndexError, RuntimeError, ValueError) as error:

@@ -85,6 +85,7 @@ class Program:
         body: the function in coremltools' PyMIL.
         single: the function for one token, where the package has one: it runs where its inputs fit.
         text: how it goes on with a text; ``None`` where it keeps nothing.
+        rounds: whether ``quantize`` rounds activations to codes; if not, they pass as they are.
     """
 
     path: Path
@@ -96,6 +97,7 @@ class Program:
     body: Any = field(repr=False)
     single: Program | None = None
     text: Text | None = None
+    rounds: bool = True
     _constants: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -176,6 +178,16 @@ class Program:
             own[name]: held(array) for name, array in exact.items() if single is None or name in own
         }
         return replace(self, single=single, _constants=known)
+
+    @property
+    def rounds_activations(self) -> bool:
+        """Whether it rounds what its operations read to codes of 8 bits."""
+        return bool(self.census["quantize"]) and self.rounds
+
+    def unrounded(self) -> Program:
+        """Return the same program whose activations pass ``quantize`` as they are."""
+        single = self.single and self.single.unrounded()
+        return replace(self, rounds=False, single=single)
 
     def new_state(self) -> State:
         """Return the states at their beginning, zeros; empty for a program without states."""
@@ -268,7 +280,7 @@ class Program:
     ) -> dict[str, Array]:
         check_inputs(self.inputs, inputs)
         states = self.new_state() if state is None else state
-        evaluation = Evaluation(self._constants, states, precision, observe)
+        evaluation = Evaluation(self._constants, states, precision, observe, rounds=self.rounds)
         for name in self.inputs:
             variable = self.body.inputs[name]
             value = held(np.asarray(inputs[name]))

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .evaluator import dtype_name
+from .kernels.quantized import RANGE
 
 # Masks are made of the lowest number of a dtype; half precision has infinity for it, as it should.
 SENTINEL: Final = torch.finfo(torch.float32).max / 2
+
+
+USED: Final = 16  # codes of 8 bits; with fewer not half of the bits say anything
 
 
 class NotFinite(NamedTuple):
@@ -63,6 +69,65 @@ def reads(operation: Any) -> list[Any]:
     given = [v for v in operation.inputs.values() if v is not None]
     flat = [v for group in given for v in (group if isinstance(group, list | tuple) else [group])]
     return [variable for variable in flat if dtype_name(variable).startswith("fp")]
+
+
+@dataclass
+class Grid:
+    """Codes of 8 bits that a program rounds activations to, and what these were in steps, about its zero.
+
+    Attributes:
+        below: how many codes there are below zero.
+        above: how many above.
+        reach: the largest size of a number.
+        size: how many numbers.
+        cut: squares of what lies beyond the codes, summed.
+    """
+
+    below: float
+    above: float
+    reach: float = 0.0
+    size: int = 0
+    cut: float = 0.0
+
+    def see(self, codes: Tensor) -> None:
+        """Look at CODES before they are rounded."""
+        beyond = codes - codes.clamp(-self.below, self.above)
+        self.reach = max(self.reach, float(codes.abs().max()))
+        self.size += codes.numel()
+        self.cut += float((beyond.double() ** 2).sum())
+
+    def problem(self) -> str:
+        """Say that it cuts off more than rounding loses, or leaves most of its bits unused; or nothing.
+
+        Inputs of other sizes than these may need more of its codes.
+        """
+        if 12 * self.cut > self.size:  # a step's rounding loses a twelfth of its square
+            times = self.reach / max(self.below, self.above)
+            return f"it cuts off numbers up to {times:.2g} times its range"
+        if 0 < 2 * self.reach < USED:
+            return f"all numbers lie within {self.reach:.2g} of its steps"
+        return ""
+
+
+class Grids:
+    """Observes a run without rounding to codes.
+
+    Attributes:
+        found: the variable that is rounded -> its codes.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[str, Grid] = {}
+
+    def __call__(self, operation: Any, _: Any, value: Tensor) -> None:
+        """Look at the VALUE that OPERATION gave."""
+        if operation.op_type != "quantize" or not value.numel():
+            return
+        zero = operation.zero_point
+        shift = 0.0 if zero is None else float(np.mean(zero.val))
+        low, high = RANGE[operation.output_dtype.val]
+        grid = self.found.setdefault(operation.input.name, Grid(shift - low, high - shift))
+        grid.see(value - shift)
 
 
 def overflows(narrow: Watched, wide: Watched) -> str:

@@ -20,7 +20,7 @@ from ...values import Array
 from ..base import Arrays, Trace, widened
 
 if TYPE_CHECKING:
-    from ...captures.mlprogram.watching import Watched
+    from ...captures.mlprogram.watching import Grids, Watched
     from ...models import Model
 
 
@@ -67,6 +67,18 @@ class ReferenceRunner:
         other.precision, other.watched = "float32", {}
         other.program = self.program.with_constants(exact or {})
         return other
+
+    def unrounded(self) -> ReferenceRunner:
+        """Return the same program whose activations are not rounded to codes."""
+        other = copy(self)
+        other.program, other.watched = self.program.unrounded(), {}
+        return other
+
+    def watch_grids(self, inputs: Arrays, grids: Grids) -> dict[str, Array]:
+        """Return the outputs without rounding to codes, and show GRIDS what would be rounded."""
+        how = {"precision": self.precision, "observe": grids}
+        given = self.inward(inputs)
+        return self.outward(run_program(self.program.unrounded(), self.text, given, lambda: how))
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
         """Return the outputs by name, floats as float32."""

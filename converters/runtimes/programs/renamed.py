@@ -64,4 +64,6 @@ NAMING: Final[Mapping[str, Callable[..., Any]]] = {
     "trace": _traced,
     "limited": _limited,
     "shadow": _shadow,
+    "unrounded": _shadow,
+    "watch_grids": _called,
 }

@@ -34,6 +34,17 @@ def quantize(
     return codes.clamp(*RANGE[output_dtype])
 
 
+def codes_of(
+    input: Tensor,  # noqa: A002  (MIL's name)
+    scale: Tensor,
+    zero_point: Tensor | None = None,
+    axis: int | None = None,
+) -> Tensor:
+    """Return the codes of ``quantize`` before they are rounded and cut."""
+    codes = input / along(scale, input, axis)
+    return codes if zero_point is None else codes + along(zero_point, input, axis)
+
+
 def dequantize(
     input: Tensor,  # noqa: A002  (MIL's name)
     scale: Tensor,
