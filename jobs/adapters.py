@@ -19,7 +19,7 @@ from ..converters.models.specs import exists
 from ..converters.planning.adapter_names import Side, side_of
 from ..converters.planning.memory import require_memory
 from ..converters.planning.opening import fitted_to
-from ..converters.planning.view import dense_view
+from ..converters.planning.transcoding import quantized_view
 from ..converters.quantization.fingerprints import fingerprints
 from ..converters.results.sources import job_key
 from ..converters.results.targets import absolute
@@ -181,7 +181,7 @@ def carry(adapter: Adapter, request: AdapterRequest, options: WriteOptions) -> C
     Raises:
         MismatchError: the adapter is partial or for another base; everything is listed.
     """
-    model, other = dense_view(options.open(request.base)), request.trained_on
+    model, other = quantized_view(options.open(request.base)), request.trained_on
     fitted = fitted_to(model, adapter)
     provenance = proven(model, adapter, other, options) if other else provenance_of(model, adapter)
     require_right_base(provenance)
@@ -266,12 +266,14 @@ def command_after(carried: Carried, destination: str | None, target: Path) -> st
     if framework == "mlx" and str(model.library).startswith("mlx-lm"):
         words = ("--model", model.spec, "--adapter-path", target, "--prompt", "Hello")
         return command(*words, program="mlx_lm.generate")
+    if quantization_of(model):  # codes that merges write in MLX's form alone
+        return readable(model, "mlx")
     return command("merge", model.spec, target, unused(model.spec, "-merged"))
 
 
 def readable(model: Model, framework: str) -> str:
     """Return the command that makes of MODEL a base that programs of FRAMEWORK read."""
-    if quantization_of(model):
+    if model.framework == "mlx" and quantization_of(model):
         return dequantizing(model.spec)
     verb, target = f"{model.framework}-to-{framework}", unused(model.spec, f"-{framework}")
     return command("convert", verb, model.spec, target)

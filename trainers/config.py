@@ -15,13 +15,13 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 from ..converters.documents import parse_yaml, read_settings
 from ..errors import BadInputError, MismatchError
 from .bundled import PREFIX, located, provide
-from .configuration.data import Data, PrefetchSection
+from .configuration.data import Data, PrefetchSection, Rows
 from .configuration.loop import DynamicBatch, EarlyStopping
 from .configuration.objectives import Objective
 from .configuration.problems import problems_of
 from .configuration.section import Section
 from .configuration.updates import AdamWSection, AdapterSection, Optimizer, ScheduleSection
-from .data.rows.guessing import section_of
+from .data.rows.guessing import inside, section_of
 
 DEFAULT = "docstrings"  # the recipe where none is named: complete, small, needs no network
 CHOSEN_BY = {
@@ -169,6 +169,8 @@ def load_config(source: str | Path | None, overrides: Sequence[str] = ()) -> Tra
     if source is None and not _complete(overrides):
         source = DEFAULT
     settings = read_settings(_locate(source)) if source is not None else {}
+    if any(override.startswith("data.train=") for override in overrides):
+        _unbundle(settings)
     for override in overrides:
         _override(settings, override)
     return validate(settings)
@@ -195,6 +197,8 @@ def validate(settings: Mapping[str, Any]) -> TrainConfig:
         problems = problems_of(error, TrainConfig, whole)
         raise MismatchError("the training configuration is not valid", problems) from None
     paths = {name: getattr(config.data, name) for name in SPLITS}
+    if "test" not in config.data.model_fields_set and isinstance(config.data, Rows):
+        paths["test"] = inside(paths["train"]).get("test")
     absolute = {
         name: Path(located(str(path))).absolute()
         for name, path in paths.items()
@@ -210,6 +214,13 @@ def validate(settings: Mapping[str, Any]) -> TrainConfig:
         update = {"quantize_aware": Path(located(str(aware))).absolute()}
         changed["adapter"] = config.adapter.model_copy(update=update)
     return config.model_copy(update=changed)
+
+
+def _unbundle(settings: dict[str, Any]) -> None:
+    """Leave out of SETTINGS the splits that a recipe bundles: they belong to a training split that is replaced."""
+    if isinstance(data := settings.get("data"), dict):
+        bundled = {name for name in SPLITS if str(data.get(name)).startswith(PREFIX)}
+        settings["data"] = {name: value for name, value in data.items() if name not in bundled}
 
 
 def _section(name: str, value: Any) -> Any:

@@ -140,8 +140,10 @@ def next_command(out: Path, task: Task, config: TrainConfig) -> str:
     if model is None or model.path is None or not model.path.is_dir() or not known:
         return command("inspect", out)
     coded = is_quantized(model)
-    if coded and model.framework == "torch":  # in a format that no merge writes
-        return command("inspect", out)
+    if coded and model.framework == "torch":  # merges write MLX's form alone
+        return command(
+            "convert", "torch-to-mlx", config.model, unused(config.model, "-mlx"), *trust
+        )
     if task.grids.blocks:
         original = ("--original", task.grids.original) if task.grids.original else ()
         return command("merge", config.model, out, unused(out, "-merged"), *original, *trust)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ...converters.common.hints import command, unused
 from ...converters.models import Model
 from ...converters.planning.dense import METHOD, PACKING
 from ...converters.planning.transcoding import quantized_view
@@ -88,8 +89,8 @@ def _require_ours(base: Model) -> None:
     if base.framework == "torch" and quantized_view(base) is not base:
         raise UnsupportedError(
             f"{base.spec} is quantized as {base.config[PACKING][METHOD]}, and codes of that format are not"
-            " merged into; keep the adapter live, or train it on the MLX form of this model: weighbridge"
-            " convert torch-to-mlx"
+            " merged into; keep the adapter live, or merge it into the MLX form of this model:"
+            f" {command('convert', 'torch-to-mlx', base.spec, unused(base.spec, '-mlx'))}"
         )
 
 

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ...converters.adapters import Adapter
 from ...converters.checkpoints import Checkpoint
 from ...converters.common.dtypes import CODE, NUMPY
+from ...converters.maps.binding.quantized import CannotMoveError, quantized_plan
 from ...converters.maps.execution.view import Mapped
 from ...converters.models import Model
 from ...converters.models import open as open_model
 from ...converters.planning.adapter_names import crossing
+from ...converters.planning.transcoding import Parts
 from ...converters.quantization import Dequantized
 from ...converters.quantization.fingerprints import compare, fingerprint
 from ...converters.values import Array
@@ -47,7 +49,7 @@ def held(model: Model, adapter: Adapter) -> Held | None:
         view = View(model, adapter)
     except WeighbridgeError:
         return None
-    differs = compare(adapter.base["tensors"], view.seen)
+    differs = compare(adapter.base["tensors"], view.stored)
     found = {name: view.likeness(name) for name in differs}
     alike = [name for name, it in found.items() if it.name == "SAME"]
     return Held(
@@ -82,6 +84,19 @@ class View:
         """The weights in the recorded framework, carried as they are read."""
         checkpoint = self.model.checkpoint
         return Mapped(self.legs[0].plan, checkpoint) if self.legs else checkpoint
+
+    @cached_property
+    def stored(self) -> Checkpoint:
+        """The same, quantized weights as codes and scales where the way there moves these as they are."""
+        tensors = self.model.tensors
+        if not self.legs or not isinstance(tensors, Dequantized):
+            return self.seen
+        parts = Parts(self.model.checkpoint, tensors)
+        try:
+            moved = quantized_plan(self.legs[0].plan, parts.headers, tensors.schemes)
+        except CannotMoveError:
+            return self.seen
+        return Mapped(moved.plan, parts)
 
     @cached_property
     def computed(self) -> frozenset[str]:

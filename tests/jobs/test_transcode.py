@@ -67,7 +67,9 @@ def test_a_merge_into_codes_that_no_merge_writes_is_refused_in_one_line(there, t
     given = ["merge", str(made), str(tmp_path), str(tmp_path / "merged")]
     result = CliRunner().invoke(main, given)
     assert result.exit_code == 3, result.output
-    assert "and codes of that format are not merged into; keep the adapter live" in result.output
+    said = " ".join(result.output.split())
+    assert "and codes of that format are not merged into; keep the adapter live" in said
+    assert f"weighbridge convert torch-to-mlx {made} {made.name}-mlx" in said
 
 
 def test_the_way_back_gives_the_same_codes_and_scales(there, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -242,3 +243,11 @@ def test_a_name_alone_stands_for_its_section(minimal):
     assert again.objective.temperature == 0.1
     named = validate({"model": "m", "data": "my_data:Rows", "objective": "my_loss:Loss"})
     assert (named.data.kind, named.objective.name) == ("my_data:Rows", "my_loss:Loss")
+
+
+def test_texts_of_ones_own_leave_no_split_of_the_recipe():
+    own = load_config("minilm-lora", ["data.test=t", "data.train=mine.jsonl"]).data
+    assert (own.validation, own.test) == (0.1, Path("t").absolute())
+    assert load_config("minilm-lora", ["data.train=mine.jsonl"]).data.test is None
+    with pytest.raises(MismatchError, match="data.validation: is missing"):
+        load_config("indicators", ["data.train=prices.npz"])

@@ -17,17 +17,11 @@ from .indicators.reading import read_split as read_bars
 from .labelled import read_split as read_labelled
 from .pairs import read_split as read_pairs
 from .preferences import read_split as read_preferences
-from .rows.formats import SPLITS as DATASETS
+from .rows.guessing import inside
 from .series import read_split as read_series
 from .text import read_split as read_text
 
 SPLITS: Final = ("train", "validation", "test")
-FOLDER: Final = {
-    "train": "train.jsonl",
-    "validation": "valid.jsonl",
-    "test": "test.jsonl",
-}  # mlx-lm's
-
 
 Read = Callable[[Any, Path, Context], Dataset]
 READERS: Final[Mapping[str, Read]] = {
@@ -60,12 +54,10 @@ def read_splits(data: Data, context: Context) -> dict[str, Dataset]:
 def _found(data: Any) -> dict[str, tuple[Path, Share | None]]:
     """Return the file of every split, and which of its rows are meant."""
     named = {name: getattr(data, name) for name in SPLITS}
-    inside = _inside(data.train)
-    if inside["train"].exists():
-        wanted = {
-            name for name, path in named.items() if name == "train" or not isinstance(path, Path)
-        }
-        named |= {name: path for name, path in inside.items() if name in wanted and path.exists()}
+    within = inside(data.train)
+    named["train"] = within.get("train", data.train)
+    if not isinstance(data.validation, Path):
+        named["validation"] = within.get("validation", data.validation)
     found: dict[str, tuple[Path, Share | None]] = {
         name: (path, None) for name, path in named.items() if isinstance(path, Path)
     }
@@ -73,12 +65,6 @@ def _found(data: Any) -> dict[str, tuple[Path, Share | None]]:
         drawn = {name: Share(share, data.seed, name != "train") for name in SPLITS[:2]}
         found |= {name: (named["train"], it) for name, it in drawn.items()}
     return found
-
-
-def _inside(folder: Path) -> dict[str, Path]:
-    """Return where the splits are in a FOLDER of several: mlx-lm's files, or what ``datasets`` saved."""
-    saved = (folder / DATASETS).is_file()
-    return {name: folder / (name if saved else file) for name, file in FOLDER.items()}
 
 
 def _given(data: CustomData) -> Any:

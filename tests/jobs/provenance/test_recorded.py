@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from weighbridge.tests.support.adapters.refused_merges import (
     ELSEWHERE,
     FRAMEWORKS,
+    TRAINED,
     WHY,
     Bench,
     elsewhere,
@@ -156,6 +157,23 @@ def test_an_adapter_trained_on_a_quantized_base_is_for_the_original_once_that_is
     must(dense, "convert", "mlx-to-torch", bench.quantized(), dense, "--dequantize", "bf16")
     must(again, "merge", dense, adapter, again, "--trained-on", bench.quantized())
     assert provenance(again) == "same"
+
+
+@pytest.mark.parametrize("method", ["gptq", "compressed-tensors"])
+def test_codes_of_the_base_are_known_again_in_the_other_framework(bench, tmp_path, method):
+    lossy = ("--quant-method", method, "--allow-lossy")
+    packed, mlx, out = tmp_path / "packed", tmp_path / "mlx", tmp_path / "out"
+    must(packed, "convert", "mlx-to-torch", bench.quantized(), packed, *lossy)
+    must(mlx, "convert", "torch-to-mlx", packed, mlx)
+    adapter, peft = tmp_path / "adapter", bench.adapter("peft")
+    must(adapter, "convert", "peft-to-mlx", peft, adapter, "--base", packed)
+    tried = run("", out, "merge", mlx, adapter, out)
+    assert tried.code == 0, tried.said
+    tensors = load_file(mlx / "model.safetensors")
+    other = tensors | {TRAINED: tensors[TRAINED] ^ 1}
+    save_file(other, mlx / "model.safetensors", metadata={"format": "mlx"})
+    (mlx / MANIFEST).unlink()
+    assert other_refused(run("", out, "merge", mlx, adapter, out))
 
 
 @pytest.mark.parametrize("damage", [5, {"w": 5}, {"w": {"dtype": "F32"}}])

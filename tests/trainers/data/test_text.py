@@ -12,7 +12,7 @@ from mlx_lm.tuner.datasets import create_dataset
 from transformers import AutoTokenizer
 
 from weighbridge.errors import BadInputError, MismatchError
-from weighbridge.trainers.config import validate
+from weighbridge.trainers.config import dump_config, load_config, validate
 from weighbridge.trainers.data.context import Context
 from weighbridge.trainers.data.reading import read_splits
 from weighbridge.trainers.data.text import Text
@@ -182,6 +182,10 @@ def test_the_folder_of_mlx_lm_holds_all_splits(write_rows, tmp_path, chat_tokeni
         "validation": ["valid<end>"],
         "test": ["test<end>"],
     }
+    (tmp_path / "config.yaml").write_text(dump_config(config))
+    assert load_config(tmp_path / "config.yaml") == config
+    off = validate({"model": "m", "data": data | {"test": None}, "objective": "regression"})
+    assert read_splits(off.data, Context(chat_tokenizer)).keys() == {"train", "validation"}
 
 
 def test_plain_files_are_one_text_each(read, tmp_path, chat_tokenizer):

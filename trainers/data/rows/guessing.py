@@ -19,6 +19,19 @@ KINDS: Final = (  # the columns that make a kind; the first that fits
     ({"messages"}, "text"),
     ({"prompt", "completion"}, "text"),
 )
+FOLDER: Final = {
+    "train": "train.jsonl",
+    "validation": "valid.jsonl",
+    "test": "test.jsonl",
+}  # mlx-lm's
+
+
+def inside(folder: Path) -> dict[str, Path]:
+    """Return the splits in a FOLDER of several, mlx-lm's files or what ``datasets`` saved; else none."""
+    saved = (folder / SPLITS).is_file()
+    found = {name: folder / (name if saved else file) for name, file in FOLDER.items()}
+    there = {name: path for name, path in found.items() if path.exists()}
+    return there if "train" in there else {}
 
 
 def section_of(path: Path) -> dict[str, Any]:
