@@ -195,12 +195,10 @@ def _conform(value: Any, dtypes: Any) -> Any:
         MismatchError: there are more parts than recorded, or fewer.
     """
     if isinstance(dtypes, list) and len(value) != len(dtypes):
+        parts = f"{len(value)} parts of an array for these sizes, and {len(dtypes)} for the example"
         raise MismatchError(
             "the inputs do not fit the captured module",
-            [
-                f"the module's code divides an array into {len(dtypes)} for the example, and into {len(value)}"
-                " for these sizes: capture it again with such sizes"
-            ],
+            [f"the module's code makes {parts}: capture it again with such sizes"],
         )
     if isinstance(dtypes, tuple | list):
         return tuple(_conform(v, d) for v, d in zip(value, dtypes, strict=False))
