@@ -113,7 +113,7 @@ class Captured(Branch):
         self, recording: Recording, inputs: Mapping[str, mx.array], tap: Tap | None = None
     ) -> Any:
         values = self._wiring.values(recording)
-        values.update(accept(recording.ports, recording.settings, inputs))
+        values.update(accept(recording.ports, recording.settings, recording.conditions, inputs))
         results = self._wiring.graph(recording, whole=tap is not None).run(values, tap)
         return [
             result if place in recording.writes else shown(recording.ports, values, result)

@@ -20,7 +20,7 @@ from .graph import build_graph
 from .parameters import Tensor, canonical_names
 from .passes import table
 from .passes.draft import Draft
-from .ports import read_ports, read_settings
+from .ports import ASKED, read_ports, read_settings
 from .recording.arguments import Inputs, by_name
 from .recording.deciding.masks import DECIDED
 from .recording.modes import Modes, Other, readers_of_mode
@@ -152,6 +152,7 @@ def _recording(
         structure=structure(program, len(positions)),
         decided=DECIDED in program.graph_module.meta,
         settings=read_settings(program, names),
+        conditions=program.graph_module.meta.get(ASKED, {}),
     )
     verify(made.graph, draft.module, made.constants)
     return made

@@ -18,6 +18,7 @@ import mlx.core as mx
 import torch
 from torch.fx import Node
 
+from ....errors import MismatchError
 from .dtypes import cast, mlx_dtype
 from .operations.registry import Operation
 
@@ -120,10 +121,12 @@ def caller(operation: Operation) -> Callable[..., Any]:
 
 
 def _dtypes(value: Any) -> Any:
-    """Return the MLX dtype of a recorded value, a tuple of them, or ``None`` for what is no tensor."""
+    """Return the MLX dtype of a recorded value, a tuple or list of them, or ``None`` for what is no tensor."""
     if isinstance(value, torch.Tensor):
         return mlx_dtype(value.dtype)
-    return tuple(map(_dtypes, value)) if isinstance(value, tuple | list) else None
+    if isinstance(value, list):  # as many parts as sizes make
+        return [*map(_dtypes, value)]
+    return tuple(map(_dtypes, value)) if isinstance(value, tuple) else None
 
 
 def _recorded(argument: Any) -> Any:
@@ -140,7 +143,7 @@ def _common(node: Node, operation: Operation) -> mx.Dtype | None:
         return None
     if operation.promote == "result":
         recorded = _dtypes(node.meta["val"])
-        return None if isinstance(recorded, tuple) else recorded
+        return None if isinstance(recorded, tuple | list) else recorded
     arguments = schema_arguments(node)
     pair = [_recorded(arguments[name]) for name in ("self", "other")]
     return mlx_dtype(torch.result_type(*pair))
@@ -187,8 +190,17 @@ def _conform(value: Any, dtypes: Any) -> Any:
     """Cast results to the recorded dtypes.
 
     An empty result has no gradient to give; MLX divides by its size where it would look for one.
+
+    Raises:
+        MismatchError: there are more parts than recorded, or fewer.
     """
-    if isinstance(dtypes, tuple):
+    if isinstance(dtypes, list) and len(value) != len(dtypes):
+        parts = f"{len(value)} parts of an array for these sizes, and {len(dtypes)} for the example"
+        raise MismatchError(
+            "the inputs do not fit the captured module",
+            [f"the module's code makes {parts}: capture it again with such sizes"],
+        )
+    if isinstance(dtypes, tuple | list):
         return tuple(_conform(v, d) for v, d in zip(value, dtypes, strict=False))
     if dtypes is None or value is None:
         return value

@@ -17,7 +17,7 @@ from ....errors import BadInputError, UnsupportedError
 from ...common.memory import pass_on_shortage
 from .operations.decompositions import decomposed, updating
 from .operations.recurrent.recorded import check_packed, kept_whole
-from .ports import FIXED, HELD
+from .ports import ASKED, FIXED, HELD
 from .recording.arguments import Inputs, by_name, leaves, mapped
 from .recording.autograd.functions import Use, functions_noted
 from .recording.autograd.lifting import lift
@@ -194,10 +194,10 @@ def _exported(
     module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
 ) -> ExportedProgram:
     with recording(module, tensors) as uses, SameMasks():
-        with sizes_open() as fixed:
+        with sizes_open() as sizes:
             program = _export(module, tensors, dynamic)
         functional = _functional(program)
-    functional.graph_module.meta[FIXED] = fixed
+    functional.graph_module.meta.update({FIXED: sizes.fixed, ASKED: sizes.conditions})
     lift(functional, uses)
     check_packed(functional.graph)
     return functional

@@ -16,7 +16,9 @@ from torch.utils._sympy.numbers import int_oo
 
 from ....errors import MismatchError, UnsupportedError
 from .dtypes import cast, mlx_dtype
+from .recording.deciding.asked import Tree, holds
 
+ASKED: Final = "asked"  # likewise: what sizes must fulfil -> the line of code that asked
 FIXED: Final = "fixed"  # likewise: a size -> the line of code that fixed one at it
 HELD: Final = "held"  # in the graph's meta: input -> the values that it must have
 _SAME_VALUES: Final = frozenset(
@@ -217,12 +219,32 @@ def _setting_problem(name: str, recorded: Any, given: Any) -> str | None:
     return f"{name}: {given!r} given, recorded with {recorded!r}: capture it again with that"
 
 
+def _conditions_problems(
+    ports: tuple[Port, ...], conditions: Mapping[Tree, str], arrays: Mapping[str, Any]
+) -> list[str]:
+    """Refuse sizes of which the module's code asked something that holds for the example alone."""
+    sizes = {
+        size.symbol: given // size.multiple
+        for port in ports
+        for size, given in zip(port.sizes, arrays[port.name].shape, strict=True)
+        if isinstance(size, Size)
+    }
+    return [
+        f"the module's code decides by sizes, and otherwise for these than for the example ({line}):"
+        " capture it again with such sizes"
+        for line in dict.fromkeys(holds(conditions, sizes))
+    ]
+
+
 def accept(
-    ports: tuple[Port, ...], settings: Mapping[str, Any], inputs: Mapping[str, Any]
+    ports: tuple[Port, ...],
+    settings: Mapping[str, Any],
+    conditions: Mapping[Tree, str],
+    inputs: Mapping[str, Any],
 ) -> dict[str, mx.array]:
     """Return graph value -> array for INPUTS in the recorded dtypes; refuse any that do not fit.
 
-    Those of SETTINGS, which are no tensors, may be given as they were recorded.
+    Those of SETTINGS, which are no tensors, may be given as they were recorded. Their sizes fulfil CONDITIONS.
     """
     given = {name: value for name, value in inputs.items() if name not in settings}
     arrays = {
@@ -235,6 +257,8 @@ def accept(
     for port in ports:
         if port.name in arrays:
             problems += _problems(port, arrays[port.name], seen)
+    if conditions and not problems:
+        problems = _conditions_problems(ports, conditions, arrays)
     if problems:
         raise MismatchError("the inputs do not fit the captured module", problems)
     return {port.value: cast(arrays[port.name], port.dtype) for port in ports}

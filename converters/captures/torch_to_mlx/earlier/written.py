@@ -45,7 +45,9 @@ def read(found: Mapping[str, Any]) -> Recording:
     return Recording(graph=_graph_of(found["graph"]), constants=constants, **others)
 
 
-_OTHERS: Final = ("ports", "names", "reads", "writes", "structure", "mode", "settings")
+_OTHERS: Final = (
+    *("ports", "names", "reads", "writes", "structure", "mode", "settings", "conditions"),
+)
 
 
 def _graph(graph: Graph) -> list[Any]:

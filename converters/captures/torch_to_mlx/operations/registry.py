@@ -58,6 +58,7 @@ THEMES: Final = (
     "recurrent.ctc",
     "recurrent.layers",
     "recurrent.packed",
+    "recurrent.deltas",
     "recurrent.scans",
     "reductions",
     "signal.fourier",

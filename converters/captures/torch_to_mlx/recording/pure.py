@@ -172,8 +172,16 @@ def _updated(node: Any) -> Node | None:
 
 def _is_alone(x: Any, update: Node) -> bool:
     """Tell whether X is a tensor of its own, whose memory nothing has but UPDATE."""
-    made = isinstance(x, Node) and x.op == "call_function" and not shares(x)
+    made = isinstance(x, Node) and x.op == "call_function" and not shares(_maker(x))
     return made and not any(shares(user) for user in x.users if user is not update)
+
+
+def _maker(node: Any) -> Any:
+    """Return what made NODE: the call that gives several, where NODE alone is this one of them."""
+    if node.target is not operator.getitem:
+        return node
+    same = [user for user in node.args[0].users if user.args == node.args]
+    return node.args[0] if same == [node] else node
 
 
 def shares(node: Any) -> bool:

@@ -28,6 +28,7 @@ class Recording:
         mode: whether it was in train mode; ``None`` where its code never asks.
         decided: whether it depends on the values of the example's masks (see ``deciding.masks``).
         settings: inputs that are no tensors, by path -> as they were recorded.
+        conditions: what sizes that vary must fulfil -> the line of the module's code that asked (see ``deciding.asked``).
         masters: name -> torch dtype in which the module has it, where the graph has another.
     """
 
@@ -42,6 +43,7 @@ class Recording:
     decided: bool = False
     masters: Mapping[str, torch.dtype] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    conditions: Mapping[Any, str] = field(default_factory=dict)
 
     @property
     def by_values(self) -> bool:

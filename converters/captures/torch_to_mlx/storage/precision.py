@@ -45,7 +45,7 @@ def dtypes_of(wiring: Wiring, recording: Recording) -> Dtypes:
     operations: dict[str, Counter[str]] = {}
     for step in recording.graph.steps:
         dtypes = step.run.dtypes if isinstance(step.run, Call) else None
-        for dtype in dtypes if isinstance(dtypes, tuple) else [dtypes]:
+        for dtype in dtypes if isinstance(dtypes, tuple | list) else [dtypes]:
             if isinstance(dtype, mx.Dtype):
                 operations.setdefault(name_of(dtype), Counter())[step.operation] += 1
     return Dtypes(

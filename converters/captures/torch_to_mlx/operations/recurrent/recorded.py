@@ -35,6 +35,7 @@ SCHEMAS: Final = {
     "ctc_loss": "(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, "
     "int blank, bool zero_infinity) -> Tensor",
     "linear_scan": "(Tensor decay, Tensor added, int dim) -> Tensor",
+    "delta_rule": "(Tensor query, Tensor key, Tensor value, Tensor decay, Tensor beta) -> Tensor",
     "pack": "(Tensor input, Tensor lengths, bool batch_first) -> Tensor",
     "pad": "(Tensor data, Tensor lengths, bool batch_first, float value, SymInt total, bool whole)"
     " -> Tensor",
@@ -68,6 +69,9 @@ for _name in LAYERS:
     torch.library.register_fake(f"weighbridge::{_name}", _layer_shapes)
 torch.library.register_fake(
     "weighbridge::linear_scan", lambda _, added, __: torch.empty_like(added)
+)
+torch.library.register_fake(
+    "weighbridge::delta_rule", lambda _, __, value, *___: value.new_empty(value.shape)
 )
 torch.library.register_fake("weighbridge::ctc_loss", lambda x, *_: x.new_empty(x.shape[1]))
 torch.library.register_fake("weighbridge::pack", _pack_shape)
@@ -177,6 +181,35 @@ def _scans_whole(stack: ExitStack) -> None:
             stack.enter_context(patch.object(owner, "associative_scan", _scan))
 
 
+RULES: Final = {"torch_chunk_gated_delta_rule", "chunk_kimi_delta_attention"}  # of transformers
+
+
+def _rule(module: Any, own: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what stands for OWN, a delta rule of MODULE, which loops over steps and chunks."""
+
+    def run(query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, **rest: Any) -> Any:
+        if rest.get("initial_state") is not None or rest.get("output_final_state"):
+            return own(query, key, value, g=g, beta=beta, **rest)
+        dtype, times = query.dtype, value.shape[2] // key.shape[2]
+        query, key = (x.repeat_interleave(times, 2) if times > 1 else x for x in (query, key))
+        query, key, value, g, beta = (x.float() for x in (query, key, value, g, beta))
+        if rest.get("use_qk_l2norm_in_kernel"):
+            query, key = (module.l2norm(x, dim=-1, eps=1e-6) for x in (query, key))
+        decay = g if g.ndim == key.ndim else g[..., None]
+        scaled = query * query.shape[-1] ** -0.5
+        return OPERATIONS.delta_rule(scaled, key, value, decay, beta[..., None]).to(dtype), None
+
+    return run
+
+
+def _rules_whole(stack: ExitStack) -> None:
+    """Let models of transformers that are loaded compute their delta rule as one operation."""
+    loaded = [it for name, it in sys.modules.items() if name.startswith("transformers.models.")]
+    for module in loaded:
+        for name in RULES & vars(module).keys():
+            stack.enter_context(patch.object(module, name, _rule(module, vars(module)[name])))
+
+
 @contextmanager
 def kept_whole() -> Iterator[None]:
     """Record recurrent layers, packed sequences and losses over alignments as one operation each."""
@@ -193,6 +226,7 @@ def kept_whole() -> Iterator[None]:
             stack.enter_context(patch.object(owner, "check_forward_args", check))
         stack.enter_context(patch.object(torch, "ctc_loss", _ctc_loss))
         _scans_whole(stack)
+        _rules_whole(stack)
         yield
 
 

@@ -13,6 +13,7 @@ import operator
 from collections.abc import Iterator
 from functools import reduce
 from typing import Any, Final, cast
+from unittest import mock
 
 import torch
 from torch._functorch import config
@@ -28,6 +29,7 @@ from ..sources import user_inputs
 
 DECIDED: Final = "decided"  # in the graph's meta
 _ATEN: Final = torch.ops.aten
+_COMPARISON: Final = "_maybe_infer_fake_kernel_from_pytree_out"
 _BY_VALUES: Final = (GuardOnDataDependentSymNode, fake_tensor.DataDependentOutputException)
 _COMPARED: Final = {
     operator.eq: _ATEN.eq.Scalar,
@@ -55,10 +57,15 @@ def is_mask(name: str) -> bool:
 
 @contextlib.contextmanager
 def as_the_example() -> Iterator[None]:
-    """Let decisions be taken by the values of the example while ``torch.export`` records."""
+    """Let decisions be taken by the values of the example while ``torch.export`` records.
+
+    torch then compares with these what it knows of each result, and fixes how many rows a mask chooses by that: left out.
+    """
     disabled, fake_tensor.log.disabled = fake_tensor.log.disabled, True
+    own = fake_tensor.FakeTensorMode
+    unseen = mock.patch.object(own, _COMPARISON, lambda *given: given[4])
     try:
-        with config.patch(fake_tensor_propagate_real_tensors=True):
+        with config.patch(fake_tensor_propagate_real_tensors=True), unseen:
             yield
     finally:
         fake_tensor.log.disabled = disabled
@@ -105,10 +112,12 @@ def decide(program: ExportedProgram, conditions: list[Node]) -> None:
 
 
 def _decided(check: Any) -> bool:
-    """Tell whether CHECK is of a size that is fixed by now, as ``counted`` fixes them."""
+    """Tell whether CHECK is that a size is not negative, or of one that is fixed by now, as ``counted`` fixes them."""
     size: Any = check.args[0] if check.target in _COMPARED else None
-    fixed = getattr(size, "target", None) is _ATEN.sym_size.int
-    return fixed and not free_symbols(size.args[0].meta["val"].shape[size.args[1]])
+    if getattr(size, "target", None) is not _ATEN.sym_size.int:
+        return False
+    none = check.target is operator.ge and check.args[1] == 0
+    return none or not free_symbols(size.args[0].meta["val"].shape[size.args[1]])
 
 
 def _blank(program: ExportedProgram, results: Node, holds: Node) -> None:

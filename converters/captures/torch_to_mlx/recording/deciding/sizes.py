@@ -6,6 +6,7 @@ import builtins
 import contextlib
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final
 from unittest import mock
 
@@ -14,12 +15,13 @@ from torch.fx.experimental import recording, sym_node, symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ..places import is_model_code, line_of_caller
+from .asked import Tree, condition
 
 _LEN: Final = len
 _EVALUATE: Final = ShapeEnv.evaluate_expr
 _REPLACE: Final = ShapeEnv._set_replacement
 _ASKING: Final = frozenset(
-    module.__file__ for module in (torch, symbolic_shapes, sym_node, recording)
+    (__file__, *(module.__file__ for module in (torch, symbolic_shapes, sym_node, recording)))
 )
 
 
@@ -54,7 +56,7 @@ def _asks_for_none(shapes: Any, asked: Any) -> bool:
 
 def _torch_asks() -> bool:
     """Tell whether the question is one of an operation, not an ``if`` of the module's."""
-    frame: Any = sys._getframe(2)
+    frame: Any = sys._getframe(1)
     asked_in_python = False
     while frame.f_code.co_filename in _ASKING:
         asked_in_python = asked_in_python or frame.f_code.co_filename == torch.__file__
@@ -62,19 +64,39 @@ def _torch_asks() -> bool:
     return not (asked_in_python and is_model_code(frame))
 
 
+@dataclass
+class Sizes:
+    """What became of sizes: those fixed all the same, and what was asked of others -> the line of code."""
+
+    fixed: dict[int, str] = field(default_factory=dict)
+    asked: dict[Any, str] = field(default_factory=dict)
+
+    @property
+    def conditions(self) -> dict[Tree, str]:
+        """What other sizes must fulfil -> the line that asked."""
+        found = {condition(*question): line for question, line in self.asked.items()}
+        return {each: line for each, line in found.items() if each is not None}
+
+
 @contextlib.contextmanager
-def sizes_open() -> Iterator[dict[int, str]]:
-    """Keep sizes open in the block; yield which were fixed all the same -> the line that did."""
-    fixed: dict[int, str] = {}
+def sizes_open() -> Iterator[Sizes]:
+    """Keep sizes open in the block; yield what the module's code does with them."""
+    sizes = Sizes()
+
+    def evaluate(shapes: Any, asked: Any, *given: Any, **options: Any) -> Any:
+        answer = _evaluate(shapes, asked, *given, **options)
+        if getattr(asked, "free_symbols", None) and not _torch_asks():
+            sizes.asked.setdefault((shapes, asked, answer), line_of_caller())
+        return answer
 
     def replace(shapes: Any, symbol: Any, by: Any, why: str) -> None:
         if by.is_number:
-            fixed.setdefault(int(by), line_of_caller())
+            sizes.fixed.setdefault(int(by), line_of_caller())
         _REPLACE(shapes, symbol, by, why)
 
     with (
         mock.patch.object(builtins, "len", _length),
-        mock.patch.object(ShapeEnv, "evaluate_expr", _evaluate),
+        mock.patch.object(ShapeEnv, "evaluate_expr", evaluate),
         mock.patch.object(ShapeEnv, "_set_replacement", replace),
     ):
-        yield fixed
+        yield sizes

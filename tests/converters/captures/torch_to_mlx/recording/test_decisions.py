@@ -113,3 +113,33 @@ def test_rows_that_values_choose_are_refused_though_lengths_say_how_many():
     x[..., 0] = SOME - 0.5
     with pytest.raises(UnsupportedError, match=r"as many rows as values say"):
         capture(module, inputs={"x": x, "attention_mask": NONE})
+
+
+class Marking(torch.nn.Module):
+    """Changes the rows that a mask shows, if there are any."""
+
+    def __init__(self, alone):
+        super().__init__()
+        self.mark, self.alone = torch.nn.Linear(4, 4), alone
+
+    def forward(self, x, mask):
+        out = x.clone()
+        if mask.any() and self.alone:
+            out[mask] = self.mark(x[mask])
+        elif mask.any():
+            out[mask] += self.mark.bias
+        return out
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_rows_are_written_where_a_mask_shows_any_and_none_gives_nan(alone):
+    module, sizes = Marking(alone), {0: "batch", 1: "time"}
+    given = {"x": torch.randn(2, 3, 4), "mask": SOME > 0}
+    captured = capture(module, inputs=given, dynamic={"x": sizes, "mask": sizes})
+    for shape in ((2, 3), (1, 1), (3, 5)):
+        mask = torch.rand(shape) > 0.5
+        mask[0, 0] = True
+        x = torch.randn(*shape, 4)
+        found = captured(to_mlx(x), to_mlx(mask))
+        torch.testing.assert_close(to_torch(found), module(x, mask).detach())
+    assert mx.isnan(captured(to_mlx(x), to_mlx(mask & False))).all()

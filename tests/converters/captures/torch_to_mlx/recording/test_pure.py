@@ -110,13 +110,28 @@ def turned(x):
     return y[None].T
 
 
+def updated_result_of_several(x):
+    values, places = x.topk(2)
+    values /= values.sum(-1, keepdim=True)
+    return values * places
+
+
+def updated_result_shown_twice(x):
+    result = (x * 2).topk(2)
+    again = result.values.view(-1)
+    result[0].mul_(3)
+    return again
+
+
 WITHOUT_A_TRACE = [
     *(updated_copy, updated_before_a_view, updated_in_a_block, blocks_in_blocks, pieces),
     *(uneven_pieces, mixed_precision_without_gradient, answered_while_recording, turned),
+    updated_result_of_several,
 ]
 TRACED = [
     *(updated_view, updated_through_no_copy, updated_after_a_view),
     *(updated_through_a_cast_to_the_same, rounded_update, mapped_over_two_axes),
+    updated_result_shown_twice,
 ]
 
 

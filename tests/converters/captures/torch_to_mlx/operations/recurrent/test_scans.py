@@ -1,5 +1,7 @@
 """Scans over time: states that decay, as in Mamba."""
 
+import importlib
+
 import mlx.core as mx
 import pytest
 import torch
@@ -49,3 +51,52 @@ def test_mamba_runs_and_learns_at_other_lengths(assert_same, gradients_of):
         for name, parameter in module.named_parameters():
             difference = mx.abs(gradients[name] - to_mlx(parameter.grad)).max()
             assert difference <= 1e-5 * largest
+
+
+class Rule(torch.nn.Module):
+    """A delta rule as a class of transformers computes it."""
+
+    def __init__(self, place, name):
+        super().__init__()
+        self.place, self.name = importlib.import_module(place), name
+
+    def forward(self, query, key, value, decay, beta):
+        rule = getattr(self.place, self.name)
+        return rule(query, key, value, g=decay, beta=beta, use_qk_l2norm_in_kernel=True)[0]
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "heads", "features"),
+    [
+        ("qwen3_next", "torch_chunk_gated_delta_rule", 2, ()),
+        ("kimi_linear", "chunk_kimi_delta_attention", 4, (5,)),
+    ],
+)
+def test_delta_rules_at_other_lengths(place, name, heads, features, assert_same):
+    module = Rule(f"transformers.models.{place}.modeling_{place}", name)
+
+    def drawn(batch, time):
+        start = (batch, time)
+        return {
+            "query": torch.randn(*start, heads, 5),
+            "key": torch.randn(*start, heads, 5),
+            "value": torch.randn(*start, 4, 3),
+            "decay": -torch.rand(*start, 4, *features),
+            "beta": torch.rand(*start, 4),
+        }
+
+    axes = {name: {0: "batch", 1: "time"} for name in drawn(1, 1)}
+    captured = capture(module, inputs=drawn(2, 6), dynamic=axes)
+    for shape in ((2, 6), (1, 1), (1, 65), (3, 130)):
+        given = {key: x.requires_grad_() for key, x in drawn(*shape).items()}
+        expected = module(**given)
+        weight = torch.randn(expected.shape)
+        gradients = torch.autograd.grad((expected * weight).sum(), list(given.values()))
+        arrays = [to_mlx(x.detach()) for x in given.values()]
+
+        def loss(*arrays, weight=weight, names=tuple(given)):
+            return (captured(**dict(zip(names, arrays, strict=True))) * to_mlx(weight)).sum()
+
+        assert_same(captured(**dict(zip(given, arrays, strict=True))), expected, 1e-5)
+        for ours, theirs in zip(mx.grad(loss, [*range(5)])(*arrays), gradients, strict=True):
+            assert_same(ours, theirs, 2e-5)

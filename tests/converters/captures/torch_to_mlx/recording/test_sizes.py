@@ -1,0 +1,64 @@
+"""Sizes that vary: what a module decides by them holds for the example, and other sizes must agree."""
+
+import pytest
+import torch
+
+from weighbridge.converters.captures import capture
+from weighbridge.converters.captures.torch_to_mlx.dtypes import to_mlx, to_torch
+from weighbridge.errors import MismatchError
+
+
+class Sized(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+def by_remainder(x):
+    return x if x.shape[1] % 2 == 0 else -x
+
+
+def by_product(x):
+    return x * 2 if x.numel() > 20 else x
+
+
+def by_two(x):
+    return x * 2 if x.shape[0] == x.shape[1] else x
+
+
+def by_loop(x):
+    return sum(x[:, i] * (i + 1) for i in range(x.shape[1] // 2))
+
+
+def by_number(x):
+    return x * 2 if x.shape[1] != 6 else x
+
+
+def in_pieces(x):
+    return sum(piece.sum(1) * i for i, piece in enumerate(x.split(2, 1)))
+
+
+CASES = {  # function -> sizes that decide as the example's, and others
+    by_remainder: ([(2, 4), (3, 6), (1, 2)], [(2, 3), (2, 5), (1, 1)]),
+    by_product: ([(2, 4), (1, 3), (3, 3)], [(3, 5), (2, 8)]),
+    by_two: ([(2, 4), (1, 3), (3, 2)], [(3, 3)]),
+    by_loop: ([(2, 4), (1, 5)], [(2, 6), (1, 3)]),
+    by_number: ([(2, 4), (3, 7), (1, 1)], [(2, 6)]),
+    in_pieces: ([(2, 4), (1, 3)], [(2, 2), (1, 6)]),
+}
+
+
+@pytest.mark.parametrize("function", CASES)
+def test_sizes_that_decide_otherwise_are_refused_with_the_line(function):
+    axes = {"x": {0: "batch", 1: "time"}}
+    captured = capture(Sized(function), inputs={"x": torch.randn(2, 4, 2)}, dynamic=axes)
+    alike, others = CASES[function]
+    for shape in alike:
+        x = torch.randn(*shape, 2)
+        torch.testing.assert_close(to_torch(captured(to_mlx(x))), function(x))
+    for shape in others:
+        with pytest.raises(MismatchError, match="capture it again with such sizes"):
+            captured(to_mlx(torch.randn(*shape, 2)))
