@@ -249,5 +249,5 @@ def test_texts_of_ones_own_leave_no_split_of_the_recipe():
     own = load_config("minilm-lora", ["data.test=t", "data.train=mine.jsonl"]).data
     assert (own.validation, own.test) == (0.1, Path("t").absolute())
     assert load_config("minilm-lora", ["data.train=mine.jsonl"]).data.test is None
-    with pytest.raises(MismatchError, match="data.validation: is missing"):
+    with pytest.raises(MismatchError, match=r"data\.validation: is missing"):
         load_config("indicators", ["data.train=prices.npz"])
