@@ -191,14 +191,14 @@ def compressed(
 
     with tempfile.TemporaryDirectory(dir=package.parent, prefix=f".{package.stem}-") as place:
         before = Path(shutil.copytree(package, Path(place) / "before.mlpackage"))
-        if compression or codes is None:
+        if compression:
             compress_package(package, compression, *given)
-            found = costs(before, package, trial)
-            if "compressed" in found:
-                found["compressed"]["dense"] = left(before, package)
-            return found
-        kept = keep_codes(package, codes)
-        return {"codes": kept._asdict(), **(costs(before, package, trial) if kept.codes else {})}
+        kept = None if codes is None or compression.weights else keep_codes(package, codes)
+        changed = compression or (kept and kept.codes)
+        found = costs(before, package, trial) if changed else {}
+        if compression.weights and "compressed" in found:
+            found["compressed"]["dense"] = left(before, package)
+        return found | ({"codes": kept._asdict()} if kept else {})
 
 
 def codes_of(model: Model) -> Dequantized | None:

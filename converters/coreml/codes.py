@@ -18,6 +18,7 @@ from ..quantization import Blocks, Dequantized
 from ..quantization.constants.coreml import Shift, shift
 from ..values import Array
 from .compress import raise_target
+from .naming import scales_kept
 from .writing import replace_package, save
 
 with quiet():
@@ -87,7 +88,8 @@ def keep_codes(package: Path, tensors: Dequantized) -> Kept:
     if not constants:
         return found
     raise_target(package)
-    with quiet(), tempfile.TemporaryDirectory(dir=package.parent, prefix=".codes-") as place:
+    folder = tempfile.TemporaryDirectory(dir=package.parent, prefix=".codes-")
+    with quiet(), scales_kept(), folder as place:
         model = coremltools.models.MLModel(str(package), skip_model_load=True)
         made = _apply_graph_pass(model, KeepCodes(constants), skip_model_load=True)
         save(made, Path(place) / package.name)

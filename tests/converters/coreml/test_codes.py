@@ -62,3 +62,15 @@ def test_codes_whose_zeros_lie_between_codes_stay_dense_and_say_why(model, tmp_p
     dense = told["facts"]["codes"]["dense"]
     assert all("of a step beside a code" in why for why in dense.values())
     assert len(dense) > 0
+
+
+def test_codes_are_kept_where_activations_are_rounded_too(model, tmp_path):
+    target = tmp_path / "m.mlpackage"
+    options = ("--activations", "int8", "--accept", "unverified")
+    code, told = run("export", "coreml", model / "whole", target, *options)
+    assert code == 0, told
+    stages = {it["name"]: it["status"] for it in told["verdict"]["stages"]}
+    assert (stages["structure"], stages["precision"]) == ("pass", "pass"), told
+    kept = told["facts"]["codes"]["codes"]
+    assert kept
+    assert sum(described(target)["compressed"].values()) == len(kept)
