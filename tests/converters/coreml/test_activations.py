@@ -192,6 +192,45 @@ def test_what_does_not_go_together_is_refused(tmp_path, options, words):
     assert not [*tmp_path.iterdir()]
 
 
+class Outlier(nn.Module):
+    """A layer with one number 300 times as large as the others, as in BERT, and a norm that takes it back."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm, self.second = (
+            nn.Linear(WIDTH, 8 * WIDTH),
+            nn.LayerNorm(8 * WIDTH),
+            nn.Linear(8 * WIDTH, WIDTH),
+        )
+        for layer in (self.first, self.second):
+            nn.init.normal_(layer.weight, std=1.5 / layer.in_features**0.5)
+        self.first.bias.data[3] = 300
+        self.norm.weight.data.fill_(10)
+        self.norm.weight.data[3] = 0.01
+
+    def forward(self, x):
+        """Return numbers of each row."""
+        return {"y": self.second(self.norm(self.first(x)))}
+
+
+@cache
+def outlier():
+    """Build the module with a large number."""
+    return Outlier(), layers()[1]
+
+
+def test_values_that_8_bits_would_leave_nothing_of_stay_as_they_are(tmp_path):
+    target = tmp_path / "m.mlpackage"
+    code, said = told(
+        "export", "coreml", f"{__name__}:outlier", target, "--activations", "int8", "--force"
+    )
+    assert code == 0, said
+    assert max(scales(target).values()) < 300 / 127
+    assert scales(target)  # others are rounded
+    assert said["facts"]["outputs"]["y"] < 0.1, said["facts"]
+
+
 class Rounding(Layers):
     """The same, its activations rounded as the package in SCALES has it."""
 

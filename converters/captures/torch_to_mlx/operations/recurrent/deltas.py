@@ -10,6 +10,7 @@ from typing import Final
 
 import mlx.core as mx
 
+from ..elementwise.elementary import exp
 from ..linalg.precision import transposed
 from ..registry import operation
 from .loops import joined
@@ -30,15 +31,15 @@ def _delta_rule(
     size = min(_CHUNK, 1 << max(time - 1, 0).bit_length())
     query, key, value, decay, beta = (_in_chunks(x, size) for x in (query, key, value, decay, beta))
     since = mx.cumsum(decay, axis=-2)  # the start of the chunk
-    left = mx.exp(since[..., -1:, :] - since)  # at its end
+    left = exp(since[..., -1:, :] - since)  # at its end
     solved = _inverted(mx.tril(_seen(key * beta, key, since), -1))
     parts = (
         solved @ (value * beta),
-        solved @ (key * beta * mx.exp(since)),
-        query * mx.exp(since),
+        solved @ (key * beta * exp(since)),
+        query * exp(since),
         _seen(query, key, since),
         transposed(key * left),
-        transposed(mx.exp(since[..., -1:, :])),
+        transposed(exp(since[..., -1:, :])),
     )
     return _out_of_chunks(_read(*parts), time)
 
@@ -61,7 +62,7 @@ def _seen(reader: mx.array, written: mx.array, since: mx.array) -> mx.array:
     size = since.shape[-2]
     past = mx.tril(mx.ones((size, size), mx.bool_))[..., None]
     between = since[..., :, None, :] - since[..., None, :, :]
-    kept = mx.exp(mx.where(past, between, -mx.inf))
+    kept = exp(mx.where(past, between, -mx.inf))
     if since.shape[-1] == 1:
         return (reader @ transposed(written)) * kept.squeeze(-1)
     return mx.sum(reader[..., :, None, :] * written[..., None, :, :] * kept, axis=-1)
