@@ -8,7 +8,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, as_tensor
 
 from ...errors import UnsupportedError
 from ..captures.mlprogram.evaluator import dtype_name
@@ -43,13 +43,17 @@ class Ranges:
 
     def __call__(self, _: Any, variable: Any, value: Tensor) -> None:
         """Look at the VALUE of VARIABLE."""
+        self.see(variable.name, value)
+
+    def see(self, name: str, value: Tensor) -> None:
+        """Look at the VALUE of the variable called NAME."""
         if value.numel():
             low, high = float(value.min()), float(value.max())
-            least, most = self.found.get(variable.name, (low, high))
-            self.found[variable.name] = min(low, least), max(high, most)
-            total, count = self._sums.get(variable.name, (0.0, 0))
+            least, most = self.found.get(name, (low, high))
+            self.found[name] = min(low, least), max(high, most)
+            total, count = self._sums.get(name, (0.0, 0))
             sizes = float(value.double().abs().sum())
-            self._sums[variable.name] = total + sizes, count + value.numel()
+            self._sums[name] = total + sizes, count + value.numel()
 
 
 def ranges_of(program: Program, inputs: Inputs) -> Ranges:
@@ -59,9 +63,7 @@ def ranges_of(program: Program, inputs: Inputs) -> Ranges:
         own = inward(program.manifest, given)
         run_program(program, program.text, own, lambda: {"observe": ranges})
         for name, array in own.items():
-            low, high = float(np.min(array)), float(np.max(array))
-            least, most = ranges.found.get(name, (low, high))
-            ranges.found[name] = min(low, least), max(high, most)
+            ranges.see(name, as_tensor(np.asarray(array)))
     return ranges
 
 
