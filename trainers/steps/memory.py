@@ -5,7 +5,11 @@ from __future__ import annotations
 import gc
 import resource
 import sys
+import time
 from collections.abc import Callable
+from typing import Final
+
+PAUSE: Final = 0.05  # seconds between two looks at memory that is being freed
 
 
 class Memory:
@@ -18,7 +22,7 @@ class Memory:
     """
 
     def __init__(self, device: Callable[[], int] = lambda: 0) -> None:
-        gc.collect()  # what earlier work left behind would hide as much of this one's
+        _give_back()  # what earlier work left behind would hide as much of this one's
         self._device = device
         self._start = self._most = _resident()
         self._before: int | None = None
@@ -35,6 +39,15 @@ class Memory:
             self._most = max(self._most, largest)
         self._most = max(self._most, _resident())
         return self._most - self._start + self._device()
+
+
+def _give_back() -> None:
+    """Collect garbage, and wait while arrays go back: MLX frees them in a thread of its own, a little later."""
+    size = _resident()
+    gc.collect()
+    while (now := _resident()) < size:
+        size = now
+        time.sleep(PAUSE)
 
 
 def _resident() -> int:
