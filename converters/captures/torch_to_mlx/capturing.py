@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,12 +16,13 @@ from .captured import Captured
 from .census import Census, census_of
 from .dtypes import to_mlx
 from .earlier import stored
-from .exporting import Dynamic, functionalized, record
+from .exporting import Dynamic, example, functionalized, record
 from .graph import build_graph
 from .parameters import Tensor, canonical_names
 from .passes import table
 from .passes.draft import Draft
 from .ports import ASKED, read_ports, read_settings
+from .recording.alike import computes_alike
 from .recording.arguments import Inputs, by_name
 from .recording.deciding.masks import DECIDED
 from .recording.modes import Modes, Other, readers_of_mode
@@ -65,7 +67,9 @@ def capture_torch(
     record_one = _Recorder(inputs_in(compute, by_name(module, inputs)), dynamic or {}, chosen)
     there = narrowed(module, compute) if compute else module
     recording = record_one(there)
-    other = Other(there, record_one, modes) if recording.mode is not None else None
+    other = None
+    if recording.mode is not None:
+        other = Other(there, partial(record_one.in_mode, recording), modes)
     masters = on_masters(recording, module) if compute else recording
     return Captured(masters, tensors_of(module.state_dict(keep_vars=True)), other)
 
@@ -94,10 +98,26 @@ class _Recorder:
 
     def __call__(self, module: torch.nn.Module) -> Recording:
         """Return what is kept of MODULE, in the mode that it is in; recorded, or as an earlier run did."""
+        return self._kept(module, lambda: self._recorded(module))
+
+    def in_mode(self, recorded: Recording, module: torch.nn.Module, training: bool) -> Recording:
+        """Return what is kept of MODULE in a mode; it is RECORDED, as the module is, where it does the same."""
+        modes = [part.training for part in module.modules()]
+
+        def found() -> Recording:
+            for part, mode in zip(module.modules(), modes, strict=True):
+                part.training = mode
+            inputs = example(self.inputs, self.dynamic)
+            same = computes_alike(module, training, inputs)
+            return recorded if same else self._recorded(module)
+
+        return self._kept(module.train(training), found)
+
+    def _kept(self, module: torch.nn.Module, made: Callable[[], Recording]) -> Recording:
         key = stored.key_of(module, self.inputs, self.dynamic, self.passes)
         found = stored.recall(key)
         if found is None:
-            found = self._recorded(module)
+            found = made()
             stored.keep(found, key)
         return found
 

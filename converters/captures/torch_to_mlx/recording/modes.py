@@ -21,7 +21,7 @@ Modes = Literal["lazy", "both", "one"]
 KNOWN: Final = ("lazy", "both", "one")
 NAMES: Final = {True: "train", False: "eval"}
 OWN: Final = ("torch.fx", "torch.export", "torch._export")  # look at every module that they see
-Recorder = Callable[[nn.Module], Any]
+Recorder = Callable[[nn.Module, bool], Any]
 
 
 class _Watch:
@@ -77,7 +77,7 @@ class Other:
 
     Args:
         module: in the mode it was recorded in; nothing of it is kept but its code and settings.
-        record: records a module.
+        record: records a module in train mode, or in eval mode.
         modes: ``lazy``, when it is first asked for; ``both``, now; ``one``, never.
 
     Raises:
@@ -113,5 +113,5 @@ class Other:
                 f"{self._name} was recorded in {NAMES[not self._mode]} mode alone, {self._why}: call"
                 f" .{NAMES[self._mode]}() on the torch module and capture that"
             )
-        self._found, self._blank = self._record(self._blank.train(self._mode)), None
+        self._found, self._blank = self._record(self._blank, self._mode), None
         return self._found

@@ -25,7 +25,7 @@ _ASKING: Final = frozenset(
 )
 
 
-def _length(of: Any) -> Any:
+def length(of: Any) -> Any:
     """Do as ``len``; of a tensor that varies the length may vary too, which Python's own cannot say."""
     return of.shape[0] if isinstance(of, torch.Tensor) and of.ndim else _LEN(of)
 
@@ -95,7 +95,7 @@ def sizes_open() -> Iterator[Sizes]:
         _REPLACE(shapes, symbol, by, why)
 
     with (
-        mock.patch.object(builtins, "len", _length),
+        mock.patch.object(builtins, "len", length),
         mock.patch.object(ShapeEnv, "evaluate_expr", evaluate),
         mock.patch.object(ShapeEnv, "_set_replacement", replace),
     ):
