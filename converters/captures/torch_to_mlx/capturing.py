@@ -25,7 +25,7 @@ from .ports import ASKED, read_ports, read_settings
 from .recording.alike import computes_alike
 from .recording.arguments import Inputs, by_name
 from .recording.deciding.masks import DECIDED
-from .recording.modes import Modes, Other, readers_of_mode
+from .recording.modes import Modes, Other, readers_of_mode, without_weights
 from .recording.recorded import Recording
 from .recording.sources import sources, structure, user_inputs, writes
 from .recording.verifying import verify
@@ -102,16 +102,15 @@ class _Recorder:
 
     def in_mode(self, recorded: Recording, module: torch.nn.Module, training: bool) -> Recording:
         """Return what is kept of MODULE in a mode; it is RECORDED, as the module is, where it does the same."""
-        modes = [part.training for part in module.modules()]
+        one, other = without_weights(module), without_weights(module)
+        module.train(training)
 
         def found() -> Recording:
-            for part, mode in zip(module.modules(), modes, strict=True):
-                part.training = mode
             inputs = example(self.inputs, self.dynamic)
-            same = computes_alike(module, training, inputs)
+            same = one and other and computes_alike(one, other.train(training), inputs)
             return recorded if same else self._recorded(module)
 
-        return self._kept(module.train(training), found)
+        return self._kept(module, found)
 
     def _kept(self, module: torch.nn.Module, made: Callable[[], Recording]) -> Recording:
         key = stored.key_of(module, self.inputs, self.dynamic, self.passes)

@@ -42,12 +42,12 @@ class _OtherwiseError(Exception):
     """The other mode does something else."""
 
 
-def computes_alike(module: nn.Module, training: bool, inputs: Mapping[str, Any]) -> bool:
-    """Tell whether MODULE, as it is, computes of INPUTS what it does in train or eval mode; leave it in that.
+def computes_alike(one: nn.Module, other: nn.Module, inputs: Mapping[str, Any]) -> bool:
+    """Tell whether ONE computes of INPUTS what OTHER does, which is the same module in the other mode.
 
     Args:
-        module: with or without values; none is read.
-        training: whether train mode is the one to compare with.
+        one: its values are not read. What it keeps of a run has none afterwards: give a copy.
+        other: likewise.
         inputs: of ``forward``, by name.
 
     Returns:
@@ -55,15 +55,13 @@ def computes_alike(module: nn.Module, training: bool, inputs: Mapping[str, Any])
     """
     events: list[Event] = []
     try:
-        _run(module, inputs, events.append)
+        _run(one, inputs, events.append)
         again = iter(events)
-        _run(module.train(training), inputs, lambda event: _expect(again, event))
+        _run(other, inputs, lambda event: _expect(again, event))
         return next(again, None) is None
     except Exception as error:  # whatever a module's code raises on tensors without values
         pass_on_shortage(error)
         return False
-    finally:
-        module.train(training)
 
 
 def _expect(events: Iterator[Event], event: Event) -> None:
