@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import copyreg
 import importlib
 import inspect
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 from ...errors import BadInputError, MismatchError, UsersCodeError, WeighbridgeError
 from ..common.memory import pass_on_shortage
@@ -241,19 +243,30 @@ def run_module(module: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def copied(module: Any) -> Any:
-    """Return a copy of MODULE, which a factory built.
+    """Return a copy of MODULE, which a factory built; MLX's functions and dtypes in it are shared.
 
     Raises:
         UsersCodeError: it holds something that cannot be copied, such as a lock or a generator.
     """
+    shared = dict.fromkeys(_types_of_mlx(), lambda _: "")  # a text says that there is but one of it
     try:
-        return copy.deepcopy(module)
+        with mock.patch.dict(copyreg.dispatch_table, shared):
+            return copy.deepcopy(module)
     except Exception as error:
         pass_on_shortage(error)
         raise UsersCodeError(
             f"{type(module).__name__} cannot be copied: {reason_of(error)}; a module has to hold what"
             " copy.deepcopy takes"
         ) from error
+
+
+def _types_of_mlx() -> set[type]:
+    """Return the types of MLX, if it is loaded, that never change: functions such as ``nn.gelu``, dtypes, devices."""
+    core: Any = sys.modules.get("mlx.core")
+    if core is None:
+        return set()
+    own = {it for it in vars(core).values() if isinstance(it, type)}
+    return {*own, type(core.tanh)} - {core.array}
 
 
 FIELDS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {

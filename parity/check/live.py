@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...converters.captures.torch_to_mlx.recording.arguments import by_name
 from ...converters.common.arrays import to_mlx, to_torch
 from ...converters.common.memory import pass_on_shortage
 from ...converters.common.policy import Policy
@@ -42,13 +44,7 @@ def as_numpy(value: Any) -> Array:
 
 def _outputs(module: Any, inputs: Mapping[str, Array]) -> tuple[Port, ...]:
     """Run MODULE once and return its outputs as ports; None fields are left out."""
-    if framework_of(module) == "mlx":
-        result = module(**{name: to_mlx(array) for name, array in inputs.items()})
-    else:
-        import torch
-
-        with torch.no_grad():
-            result = module(**{name: to_torch(array) for name, array in inputs.items()})
+    result = _result(module, inputs)
     if isinstance(result, Mapping):
         named = dict(result.items())
     else:
@@ -59,6 +55,15 @@ def _outputs(module: Any, inputs: Mapping[str, Array]) -> tuple[Port, ...]:
         for name, value in named.items()
         if hasattr(value, "dtype")
     )
+
+
+def _result(module: Any, inputs: Mapping[str, Array]) -> Any:
+    if framework_of(module) == "mlx":
+        return module(**{name: to_mlx(array) for name, array in inputs.items()})
+    import torch
+
+    with torch.no_grad():
+        return module(**{name: to_torch(array) for name, array in inputs.items()})
 
 
 def signature_of(module: Any, inputs: Mapping[str, Array]) -> Signature:
@@ -77,14 +82,23 @@ def signature_given(spec: str, module: Any, path: Path) -> Signature:
         UsersCodeError: the module does not run on them.
     """
     probes = [*grouped(path).values()]
-    try:
+    with running(spec, f"{path} ({', '.join(probes[0])})"):
         found = signature_of(module, probes[0])
+    return replace(found, inputs=tuple(_varying(port, probes) for port in found.inputs))
+
+
+@contextmanager
+def running(spec: str, inputs: str) -> Iterator[None]:
+    """Say of what a module raises that SPEC does not run on INPUTS.
+
+    Raises:
+        UsersCodeError: it raises something.
+    """
+    try:
+        yield
     except Exception as error:
         pass_on_shortage(error)
-        raise UsersCodeError(
-            f"{spec} does not run on {path} ({', '.join(probes[0])}): {reason_of(error)}"
-        ) from error
-    return replace(found, inputs=tuple(_varying(port, probes) for port in found.inputs))
+        raise UsersCodeError(f"{spec} does not run on {inputs}: {reason_of(error)}") from error
 
 
 def _varying(port: Port, probes: Sequence[Mapping[str, Array]]) -> Port:
@@ -118,37 +132,75 @@ class LiveCheck(Check):
         return Verdict(status, tuple(stages), faults, self.provenance(stages))
 
 
-def compare_modules(reference: Any, candidate: Any, inputs: Mapping[str, Any]) -> Verdict:
-    """Check a live module against another; both are called by keyword, on copies.
+def compare_modules(reference: Any, candidate: Any, inputs: Any) -> Verdict:
+    """Check a live module against another, on copies.
 
     Args:
         reference: the reference, a module in float32; torch's of the two where one is MLX's, since
             float64 is computed in torch.
         candidate: the other.
-        inputs: keyword inputs, arrays of torch, MLX or numpy.
+        inputs: arrays of torch, MLX or numpy, by name, in order as a list or tuple, or one alone.
 
     Raises:
-        BadInputError: one is no module, or both are MLX's.
+        BadInputError: one is no module, both are MLX's, or an input is empty or no array.
+        UsersCodeError: one cannot be copied, or does not run on the inputs.
     """
-    arrays = {name: as_numpy(value) for name, value in inputs.items()}
     pair = [(module, framework_of(module)) for module in (reference, candidate)]
     (first, kind), (second, other) = pair if pair[0][1] == "torch" else reversed(pair)
     if kind != "torch":
         raise BadInputError("one of the two modules has to be torch's: float64 is computed there")
+    arrays = _arrays(by_name(first, inputs))
     words = "other torch" if other == "torch" else "MLX"
     source = Model("the torch model", kind, None, {}, factory=first)
     target = Model(f"the {words} model", other, None, {}, factory=second)
     notes = [*notes_on_modes(source, target)]
-    module = copied(first).eval()
-    signature = signature_of(module, arrays)
+    module, judged_module = copied(first).eval(), copied(second)
+    if not isinstance(inputs, Mapping):
+        in_order(judged_module, [*arrays])
+    given = ", ".join(f"{name}: {it.dtype} {it.shape}" for name, it in arrays.items())
+    with running(source.spec, given):
+        signature = signature_of(module, arrays)
+    names = (
+        "" if not isinstance(inputs, Mapping) else " (a list of inputs goes by order, not names)"
+    )
+    with running(target.spec, f"{given}{names}"):
+        _result(judged_module, arrays)
     source = replace(source, factory=module, declared=signature)
-    judged = Candidate(replace(target, factory=copied(second), declared=signature), other, Policy())
+    judged = Candidate(replace(target, factory=judged_module, declared=signature), other, Policy())
     precisions = {judged.storage} - {"float32"}
     golden = Recorder(source, [Probe("inputs", arrays)]).record("verdict", tuple(precisions), None)
     return LiveCheck(golden, judged, {}, unchecked=notes).verdict()
 
 
-def assert_parity(reference: Any, candidate: Any, inputs: Mapping[str, Any]) -> None:
+def _arrays(inputs: Mapping[str, Any]) -> dict[str, Array]:
+    """Return INPUTS as arrays of numpy.
+
+    Raises:
+        BadInputError: there are none, one is empty, or one is no array.
+    """
+    arrays = {name: as_numpy(value) for name, value in inputs.items()}
+    wrong = [
+        f"{name} {'is empty' if not it.size else 'is no array of numbers'}"
+        for name, it in arrays.items()
+        if not it.size or it.dtype.kind in "OSU"
+    ]
+    if wrong or not arrays:
+        raise BadInputError(f"nothing to compare: {', '.join(wrong) or 'no inputs are given'}")
+    return arrays
+
+
+def in_order(module: Any, names: Sequence[str]) -> None:
+    """Let MODULE, a copy, take inputs of these NAMES, in the order of its own parameters."""
+    call = "forward" if framework_of(module) == "torch" else "__call__"
+    plain = getattr(type(module), call)
+
+    def by_position(self: Any, **inputs: Any) -> Any:
+        return plain(self, *(inputs[name] for name in names))
+
+    module.__class__ = type(type(module).__name__, (type(module),), {call: by_position})
+
+
+def assert_parity(reference: Any, candidate: Any, inputs: Any) -> None:
     """Assert that a live module computes what another computes: torch and MLX, or torch and torch.
 
     Both are copied and run in eval mode; neither is changed.
@@ -156,12 +208,14 @@ def assert_parity(reference: Any, candidate: Any, inputs: Mapping[str, Any]) -> 
     Args:
         reference: the reference, in float32. Of torch's and MLX's it is torch's, in either order.
         candidate: the other.
-        inputs: keyword inputs for both, arrays of torch, MLX or numpy.
+        inputs: arrays of torch, MLX or numpy: by name, where both have the same names; else in order,
+            as a list or tuple, or one alone.
 
     Raises:
         AssertionError: they differ, or it could not be established; the message is the report, with
             the sites and the weights that differ.
-        BadInputError: one is no module, or both are MLX's.
+        BadInputError: one is no module, both are MLX's, or an input is empty or no array.
+        UsersCodeError: one cannot be copied, or does not run on the inputs.
     """
     verdict = compare_modules(reference, candidate, inputs)
     if verdict.passed:

@@ -1,4 +1,4 @@
-"""Two live modules, weighed inside somebody's test suite."""
+"""Two live modules, checked inside somebody's test suite."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mlx import nn as layers
 from torch import nn
 
 import weighbridge
-from weighbridge.errors import BadInputError
+from weighbridge.errors import BadInputError, WeighbridgeError
 from weighbridge.parity.check.live import compare_modules
 
 INPUTS = {"x": np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)}
@@ -34,11 +34,22 @@ class MlxSide(layers.Module):
     def __init__(self, source, eps=1e-5):
         super().__init__()
         self.linear, self.norm = layers.Linear(6, 10), layers.LayerNorm(10, eps=eps)
+        self.acts, self.dtype = (
+            [layers.gelu],
+            mx.float32,
+        )  # as ports hold them: neither can be copied
         pairs = [(name, mx.array(it.detach().numpy())) for name, it in source.named_parameters()]
         self.load_weights(pairs, strict=True)
 
     def __call__(self, x):
-        return self.norm(layers.gelu(self.linear(x)))
+        return self.norm(self.acts[0](self.linear(x.astype(self.dtype))))
+
+
+class OtherName(MlxSide):
+    """The same, which calls its input otherwise."""
+
+    def __call__(self, states):
+        return super().__call__(states)
 
 
 @pytest.fixture
@@ -53,6 +64,53 @@ def test_equal_modules_pass(source):
 @pytest.mark.parametrize("kind", [torch.tensor, mx.array], ids=["torch", "mlx"])
 def test_inputs_may_be_of_any_framework(source, kind):
     weighbridge.assert_parity(source, MlxSide(source), {"x": kind(INPUTS["x"])})
+
+
+@pytest.mark.parametrize(
+    "given", [INPUTS["x"], [INPUTS["x"]], (INPUTS["x"],)], ids=["alone", "list", "tuple"]
+)
+@pytest.mark.parametrize("side", [MlxSide, OtherName])
+def test_inputs_in_order_need_no_names(source, side, given):
+    weighbridge.assert_parity(source, side(source), given)
+    with pytest.raises(AssertionError, match=r"eps 0\.001"):
+        weighbridge.assert_parity(source, side(source, eps=1e-3), given)
+
+
+def test_a_module_that_was_called_in_order_is_left_as_it_was(source):
+    module = OtherName(source)
+    weighbridge.assert_parity(source, module, [INPUTS["x"]])
+    assert type(module) is OtherName
+
+
+class Raising(MlxSide):
+    """One that cannot run."""
+
+    def __call__(self, x):
+        raise KeyError("my mistake")
+
+
+@pytest.mark.parametrize(
+    ("side", "inputs", "said"),
+    [
+        (OtherName, INPUTS, r"the MLX model does not run on x: float32 \(4, 6\) \(a list .*'x'"),
+        (Raising, [INPUTS["x"]], r"the MLX model does not run on x: .*: KeyError: 'my mistake'"),
+        (MlxSide, {"y": INPUTS["x"]}, r"the torch model does not run on y: .*'y'"),
+        (
+            MlxSide,
+            {"x": INPUTS["x"][:, :5]},
+            r"the torch model does not run on x: float32 \(4, 5\)",
+        ),
+        (MlxSide, {"x": INPUTS["x"].astype(np.float64)}, "x: float64"),
+        (MlxSide, {"x": INPUTS["x"][:0]}, "nothing to compare: x is empty"),
+        (MlxSide, {"x": "text"}, "nothing to compare: x is no array of numbers"),
+        (MlxSide, {}, "nothing to compare: no inputs are given"),
+        (MlxSide, [INPUTS["x"]] * 2, r"2 inputs, but TorchSide\.forward takes 1 in order: x"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_in_one_line(source, side, inputs, said):
+    with pytest.raises(WeighbridgeError, match=said) as caught:
+        weighbridge.assert_parity(source, side(source), inputs)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_difference_fails_with_the_report(source):
