@@ -51,6 +51,7 @@ from ..converters.planning.transcoding import (
     transcoded,
 )
 from ..converters.quantization import Dequantized
+from ..converters.results.records import rejected_of
 from ..converters.results.targets import absolute
 from ..converters.sidefiles import SIDECAR, SideFiles, copy_side_files, is_weights
 from ..errors import BadInputError, MismatchError, UnsupportedError
@@ -97,7 +98,7 @@ def require_apart(model: Model, target: Path) -> None:
     """
     sources = [path for path in (model.path, model.adapter and model.adapter.path) if path]
     for source in sources:
-        for written in (target, target.with_name(f"{target.name}.rejected")):
+        for written in (target, *(rejected_of(target, kind) for kind in ("model", "package"))):
             one, other = (Path(os.path.realpath(it)) for it in (source, written))
             if one.is_relative_to(other) or other.is_relative_to(one):
                 raise BadInputError(f"{written} and {source} overlap; choose another target")

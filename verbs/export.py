@@ -12,6 +12,7 @@ from .options import (
     MODEL,
     allow_lossy,
     original,
+    own_inputs,
     parse_size,
     publishing,
     together,
@@ -62,6 +63,7 @@ programming = together(
         help="Of weights and computation.",
     ),
     upper_sizes,
+    own_inputs,
 )
 
 
@@ -228,6 +230,7 @@ def export() -> None:
 @compressing
 @packaging
 @picturing
+@own_inputs
 @writing
 def export_coreml(
     source: str,
@@ -251,6 +254,8 @@ def export_coreml(
     Example: weighbridge export coreml Qwen3-8B Decoder.mlpackage --stateful --multifunction
 
     Example: weighbridge export coreml vit-tuned ViT.mlpackage --image pixel_values --labels config
+
+    Example: weighbridge export coreml my_model:build Mine.mlpackage --inputs inputs.npz
     """
     prepare_mlx()
     from ..converters.coreml.vision import Vision

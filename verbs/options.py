@@ -64,7 +64,8 @@ own_inputs = click.option(
     "--inputs",
     type=click.Path(path_type=Path),
     metavar="FILE.npz",
-    help="Your own inputs, one array per input; several probes are named PROBE/INPUT.",
+    help="Your own inputs, one array per input; several probes are named PROBE/INPUT. Of a MODULE:FUNCTION"
+    " they say what it takes: sizes that are not equal in all probes vary.",
 )
 opening = together(
     click.option("--map", "map_name", metavar="FILE.wmap", help="Map between torch and MLX names."),

@@ -65,6 +65,16 @@ def place_of(target: Path, kind: str) -> Path:
     return target.with_name(f"{target.name}.{RECORD}") if kind in BESIDE else target / RECORD
 
 
+def rejected_of(target: Path, kind: str, more: str = "") -> Path:
+    """Return where what was to be TARGET lies, rejected, with MORE in its name; what is told by its ending keeps that.
+
+    >>> rejected_of(Path("a/tuned.onnx"), "onnx").name, rejected_of(Path("a/tuned-1.5"), "model").name
+    ('tuned.rejected.onnx', 'tuned-1.5.rejected')
+    """
+    ending = target.suffix if kind in BESIDE else ""
+    return target.with_name(f"{target.name.removesuffix(ending)}.rejected{more}{ending}")
+
+
 def describe(item: Path, kind: str, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the content of the record of ITEM, with the facts that are in it already.
 

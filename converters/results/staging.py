@@ -14,7 +14,17 @@ from typing import Any, Final, Self
 from ...errors import TargetExistsError, WeighbridgeError
 from ..common.system import exchange, sync_folder, writing
 from .locks import lock
-from .records import BESIDE, GROWING, RECORD, below, describe, place_of, record_of, text_of
+from .records import (
+    BESIDE,
+    GROWING,
+    RECORD,
+    below,
+    describe,
+    place_of,
+    record_of,
+    rejected_of,
+    text_of,
+)
 from .sources import Sources
 from .targets import absolute, require_replaceable, require_target, staging_of
 
@@ -134,7 +144,7 @@ class Staging:
         return self.target
 
     def reject(self) -> Path:
-        """Move the result to ``TARGET.rejected`` to be looked at; return where it is.
+        """Move the result to ``TARGET.rejected``, its ending last, to be looked at; return where it is.
 
         An earlier rejected result is replaced; where something else has that name, a number follows.
 
@@ -150,8 +160,7 @@ class Staging:
 
     def _rejected(self) -> Path:
         for number in count(1):
-            more = f"-{number}" if number > 1 else ""
-            place = self.target.with_name(f"{self.target.name}.rejected{more}")
+            place = rejected_of(self.target, self.kind, f"-{number}" if number > 1 else "")
             try:
                 require_target(place, self.kind, force=True, contents=True)
             except TargetExistsError:

@@ -84,7 +84,8 @@ def signature_given(spec: str, module: Any, path: Path) -> Signature:
     probes = [*grouped(path).values()]
     with running(spec, f"{path} ({', '.join(probes[0])})"):
         found = signature_of(module, probes[0])
-    return replace(found, inputs=tuple(_varying(port, probes) for port in found.inputs))
+    names: dict[tuple[int, ...], str] = {}
+    return replace(found, inputs=tuple(_varying(port, probes, names) for port in found.inputs))
 
 
 @contextmanager
@@ -101,12 +102,15 @@ def running(spec: str, inputs: str) -> Iterator[None]:
         raise UsersCodeError(f"{spec} does not run on {inputs}: {reason_of(error)}") from error
 
 
-def _varying(port: Port, probes: Sequence[Mapping[str, Array]]) -> Port:
-    """Return PORT with a name for each size that is not the same in all PROBES."""
+def _varying(
+    port: Port, probes: Sequence[Mapping[str, Array]], names: dict[tuple[int, ...], str]
+) -> Port:
+    """Return PORT with a name for each size that is not the same in all PROBES; sizes that are equal in all share theirs."""
     shapes = [it[port.name].shape for it in probes if port.name in it]
     sizes = zip(*(it for it in shapes if len(it) == len(port.shape)), strict=True)
     shape = tuple(
-        size[0] if len({*size}) == 1 else f"{port.name}_{axis}" for axis, size in enumerate(sizes)
+        size[0] if len({*size}) == 1 else names.setdefault(size, f"{port.name}_{axis}")
+        for axis, size in enumerate(sizes)
     )
     return replace(port, shape=shape)
 

@@ -87,14 +87,15 @@ def is_uneven(found: Array, wanted: Array, mask: Array | None = None) -> bool:
 def other_rounding(module: nn.Module, dtype: str) -> Iterator[Callable[[int, Any], Any]]:
     """Give a function of a seed and a run that runs it with the outputs of MODULE's leaves moved.
 
-    They move by up to one unit roundoff of DTYPE, at random; other runs, in other threads, do not.
+    They move by up to one unit roundoff of DTYPE, at random; other runs, in other threads, do not. A module that
+    was recorded from MLX has no leaves that run, so what its operations make moves.
     """
     here, unit = threading.local(), unit_roundoff(dtype)
 
-    def move(_: Any, __: Any, out: Any) -> Any:
+    def move(out: Any) -> Any:
         random = getattr(here, "random", None)
         if random is None or not isinstance(out, torch.Tensor) or not out.is_floating_point():
-            return None
+            return out
         noise = torch.rand(out.shape, generator=random, dtype=torch.float32) * 2 - 1
         return (out.double() * (1 + unit * noise.double())).to(out.dtype)
 
@@ -106,10 +107,15 @@ def other_rounding(module: nn.Module, dtype: str) -> Iterator[Callable[[int, Any
             here.random = None
 
     leaves = [child for child in module.modules() if not list(child.children())]
-    handles = [leaf.register_forward_hook(move) for leaf in leaves]
+    handles = [leaf.register_forward_hook(lambda _, __, out: move(out)) for leaf in leaves]
+    recorded: list[Any] = [child for child in module.modules() if "rounded" in vars(child)]
+    for child in recorded:
+        child.rounded = move
     try:
         yield moved
     finally:
+        for child in recorded:
+            child.rounded = None
         for handle in handles:
             handle.remove()
 

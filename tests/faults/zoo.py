@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from weighbridge.converters.results.records import KINDS, rejected_of
 from weighbridge.tests.faults.mounts import mount
 
 THESIS: Final = "years of work\n"
@@ -415,8 +416,9 @@ def taken(pen: Pen) -> Path:
 @animal("a rejected result of the user's")
 def rejected(pen: Pen) -> Path:
     pen.ours()
-    (pen.folder / f"{pen.name}.rejected").mkdir()
-    (pen.folder / f"{pen.name}.rejected" / "thesis.tex").write_text(THESIS)
+    for place in {rejected_of(pen.target, kind) for kind in KINDS}:
+        place.mkdir()
+        (place / "thesis.tex").write_text(THESIS)
     return pen.target
 
 

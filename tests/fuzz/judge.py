@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from weighbridge.converters.results.records import rejected_of
+
 from .place import WORK, Entry, changed, within
 from .watch import Seen, in_child
 
@@ -93,7 +95,8 @@ def written(ran: Ran, before: Mapping[str, Entry], after: Mapping[str, Entry]) -
     """Return what was written, changed or left where it must not."""
     target = str(WORK / ran.target)
     parent, _, name = target.rpartition("/")
-    names = (target, f"{target}.rejected", f"{target}.weighbridge.json")
+    rejected = [str(rejected_of(Path(target), kind)) for kind in ("model", "package")]
+    names = (target, *rejected, *(f"{it}.weighbridge.json" for it in (target, rejected[1])))
     free = list(names) if ran.target and ran.seen.code not in REFUSED else []
     stage = f"{parent}/.{name}.staging"
     if ran.target and (stage in before or ran.seen.stopped):

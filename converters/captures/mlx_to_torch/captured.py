@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,17 @@ from .graph import Graph, Node
 from .limits import Limit
 from .operations.registry import Call, handlers
 from .sizes import Size, resolved
+
+# Primitives that move numbers or choose among them.
+EXACT: Final = frozenset(
+    (
+        *("Broadcast", "Reshape", "Flatten", "Unflatten", "Transpose", "Squeeze", "ExpandDims"),
+        *("Concatenate", "Split", "Slice", "SliceUpdate", "Pad", "AsStrided", "AsType", "View"),
+        *("Gather", "GatherAxis", "ScatterAxis", "DynamicSlice", "DynamicSliceUpdate"),
+        *("MaskedScatter", "Sort", "Partition", "Full", "Number", "Arange", "Select", "Maximum"),
+        *("Minimum", "Abs", "Negative", "Sign", "Ceil", "Floor", "Round", "Copy", "StopGradient"),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -67,6 +78,9 @@ class CapturedMlx(nn.Module):
     Call it with torch tensors, in order or by the names of MLX's ``__call__``. Integers may come in
     any width. Gradients, devices and ``state_dict`` are torch's own; packed codes of quantized
     weights are buffers.
+
+    Attributes:
+        rounded: of what each operation makes that rounds, instead of it, to see what other rounding does.
     """
 
     def __init__(
@@ -86,6 +100,7 @@ class CapturedMlx(nn.Module):
             self.register_buffer(self._held[value], tensor, persistent=False)
         self._traced = _floating(self)
         self._steps = _steps(graph)
+        self.rounded: Callable[[Tensor], Tensor] | None = None
 
     def census(self) -> Census:
         """Return how often each operation occurs."""
@@ -109,7 +124,7 @@ class CapturedMlx(nn.Module):
         values |= {value: _held(owner, leaf) for value, (owner, leaf) in self._places.items()}
         values |= {value: getattr(self, name) for value, name in self._held.items()}
         for step in self._steps:
-            step.run(values, sizes, kinds)
+            step.run(values, sizes, kinds, self.rounded)
         made = [widened(values[value]) for value in self.graph.outputs]
         return pytree.tree_map(
             lambda it: made[it.number] if isinstance(it, Place) else it, self.ports.returned
@@ -183,7 +198,11 @@ class _Step(NamedTuple):
     last: Sequence[int]  # values that nothing reads after it
 
     def run(
-        self, values: dict[int, Tensor], sizes: dict[str, Any], kinds: Mapping[str, torch.dtype]
+        self,
+        values: dict[int, Tensor],
+        sizes: dict[str, Any],
+        kinds: Mapping[str, torch.dtype],
+        rounded: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         """Compute the node from VALUES, into them, and forget what is not read again."""
         operation = handlers()[self.node.op]
@@ -200,6 +219,8 @@ class _Step(NamedTuple):
         for value, tensor, dtype in zip(self.node.outputs, listed, self.dtypes, strict=False):
             if tensor is not None:
                 made = tensor.to(kinds[dtype])
+                if rounded and self.node.op not in EXACT and made.is_floating_point():
+                    made = rounded(made)
                 wraps = self.node.op in WRAPPING and dtype in LARGEST
                 values[value] = made & LARGEST[dtype] if wraps else made
                 for axis, name in self.observed.get(value, {}).items():

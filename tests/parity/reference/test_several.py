@@ -1,10 +1,15 @@
 """Runs of a source that round in other ways show how far correct runs lie apart."""
 
+import math
+
+import mlx.core as mx
 import numpy as np
 import pytest
 import torch
+from mlx import nn as layers
 from torch import nn
 
+from weighbridge import capture
 from weighbridge.converters.common.dtypes import unit_roundoff
 from weighbridge.converters.models import Port, Signature
 from weighbridge.parity.check.distances import Distance
@@ -55,6 +60,22 @@ def test_every_choice_that_rounding_may_make_is_seen():
             seen.add(bool((found - module.experts[0](x)).abs().max() < 0.02))
         assert torch.equal(module(x), module.experts[0](x)), "nothing stays moved"
     assert seen == {True, False}
+
+
+def test_what_every_operation_of_a_module_from_mlx_makes_is_moved():
+    """It has no layers that run: one run and eight others were the same, and a right package was rejected."""
+
+    class Halves(layers.Module):
+        def __call__(self, x):
+            return x * (1 + mx.erf(x / math.sqrt(2))) / 2
+
+    x = torch.linspace(-2, 2, 33)
+    module = capture(Halves(), to="torch", inputs={"x": mx.array(x.numpy())})
+    with torch.no_grad(), other_rounding(module, "float32") as moved:
+        once, other = module(x=x), moved(0, lambda: module(x=x))
+        assert torch.equal(module(x=x), once), "nothing stays moved"
+    off = ((other - once).abs() / once.abs().clamp_min(1e-9)).numpy()
+    assert unit_roundoff("float32") < off.max() < 100 * unit_roundoff("float32")
 
 
 def test_outputs_are_moved_by_one_rounding_at_most():
