@@ -137,7 +137,11 @@ def _heads(array: Array, size: int) -> Array:
 def masks(it: Observation) -> Mapping[str, Array]:
     """Return ways to mask, by what a reader calls them."""
     batch, length = it.wanted.shape[:2]
-    real = np.ones((batch, length), bool) if it.mask is None else it.mask != 0
+    fits = it.mask is not None and it.mask.shape == (
+        batch,
+        length,
+    )  # no encoder's, beside a decoder
+    real = it.mask != 0 if fits else np.ones((batch, length), bool)
     last = real & ~np.pad(real, ((0, 0), (0, 1)))[:, 1:]
     causal = np.tril(np.ones((length, length), bool))[None, None]
     keys = {

@@ -19,6 +19,7 @@ from weighbridge.cli import main
 from weighbridge.converters import coreai_export
 from weighbridge.converters.checkpoints.formats.coreai import process
 from weighbridge.converters.checkpoints.formats.coreai.asset import Asset
+from weighbridge.tests.support.coreml.assets import exchanged, with_weights
 
 pytest.importorskip("coreai", reason="Core AI has no package for this machine")
 LLAMA = Path(__file__).parents[2] / "fixtures" / "llama" / "model"
@@ -118,18 +119,11 @@ def test_weights_come_back_under_their_names(exported, tmp_path):
 
 
 def other_weight(asset, tmp_path):
-    """Return ASSET with one weight changed, by Core AI's own words, and its hash put right."""
-    target = tmp_path / "other.aimodel"
-    shutil.copytree(asset, target)
-    program = target / "main.mlirb"
-    weight = Asset(asset).read("model.layers.1.mlp.up_proj.weight")
-    changed = weight.copy()
+    """Return ASSET with one weight changed."""
+    name = "model.layers.1.mlp.up_proj.weight"
+    changed = Asset(asset).read(name)
     changed[2, 3] += 0.1
-    content = program.read_bytes()
-    assert content.count(weight.tobytes()) == 1
-    program.write_bytes(content.replace(weight.tobytes(), changed.tobytes()))
-    (target / "main.hash").write_bytes(hashlib.sha256(program.read_bytes()).digest())
-    return target
+    return with_weights(asset, tmp_path / "other.aimodel", {name: changed})
 
 
 def test_a_changed_weight_differs_and_is_named(exported, tmp_path):
@@ -163,7 +157,21 @@ def test_another_activation_differs_and_its_submodule_is_named(exported, tmp_pat
     command = [sys.executable, "-c", OTHER, str(exported[0]), str(other)]
     subprocess.run(command, check=True, capture_output=True)
     output = invoke("parity", "check", LLAMA, other, "--json", code=1)
-    assert json.loads(output)["faults"][0]["site"] == "model.layers.0.mlp"
+    (fault,) = json.loads(output)["faults"]
+    assert fault["site"] == "model.layers.0.mlp.act_fn"
+    assert "tanh of" in fault["evidence"]
+    assert "the reference's is silu" in fault["evidence"]
+
+
+def test_two_weights_that_changed_places_are_both_named(exported, tmp_path):
+    one, other = (f"model.layers.1.mlp.{it}_proj.weight" for it in ("gate", "up"))
+    changed = exchanged(exported[0], tmp_path / "other.aimodel", one, other)
+    faults = json.loads(invoke("parity", "check", LLAMA, changed, "--json", code=1))["faults"]
+    said = {it["site"]: (it["kind"], it["evidence"]) for it in faults}
+    assert said == {
+        name.removesuffix(".weight"): ("exchanged", f"{name}: holds the values of {values}")
+        for name, values in ((one, other), (other, one))
+    }
 
 
 def test_every_submodule_is_a_site_with_what_torch_computes(exported):

@@ -72,9 +72,7 @@ class Inside:
 
         It goes ON with the states of the run before, or begins with zeros.
         """
-        if not on:
-            self._kept = {}
-        return self.watched(inputs, (), {}, wide=wide)[0]
+        return self.watched(inputs, (), {}, wide=wide, on=on)[0]
 
     def watched(
         self,
@@ -83,8 +81,10 @@ class Inside:
         given: Mapping[int, Array],
         *,
         wide: bool = False,
+        on: bool = False,
     ) -> tuple[dict[str, Array], dict[int, Array]]:
         """Return the outputs, and the values at PLACES; those GIVEN are put in their place."""
+        self._kept = self._kept if on else {}
         function = self._changed(tuple(places), frozenset(given), wide)
         fed = {f"{NAME}{at}{GIVEN}": array for at, array in given.items()}
         found = self._called(function, {**inputs, **fed})
