@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 import traceback
@@ -163,6 +164,7 @@ def main() -> None:
         try:
             name, arguments, named = talk.recv()
         except EOFError:
+            shutil.rmtree(folder, ignore_errors=True)  # who asked may have been killed
             os._exit(0)  # the threads of the runtime would be waited for
         try:
             opened = opened or Inside(path, folder)
