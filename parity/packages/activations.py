@@ -19,7 +19,7 @@ REMEDY: Final = "check it with --inputs on what it was calibrated for, or calibr
 def activations_stage(runner: Any, probes: Sequence[Probe]) -> Stage:
     """Say by how much outputs move as RUNNER rounds activations on PROBES, and whether its codes fit these.
 
-    They do where no more is cut off than rounding loses, and half of the bits are used.
+    They do where no more is cut off than rounding loses, and no bit is left unused by most, nor two by one alone.
     """
     if not hasattr(runner, "watch_grids"):
         reason = "this runtime cannot do without rounding to 8 bits; --runtime reference can"
@@ -36,7 +36,7 @@ def activations_stage(runner: Any, probes: Sequence[Probe]) -> Stage:
     figures = {"moved": moved}
     if useless := [name for name, part in moved.items() if not part < 1]:
         return Stage(NAME, "fail", f"8 bits leave nothing of {', '.join(useless)}: {cost}", figures)
-    if wrong := [f"{n}: {text}" for n, it in grids.found.items() if (text := it.problem())]:
+    if wrong := grids.problems():
         detail = "; ".join(wrong[:SHOWN])
         detail += f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         return Stage(NAME, "unverified", f"{detail}; {REMEDY}", figures | {"problems": wrong})
