@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ...converters.common.hints import counted
-from ...converters.values import Array
 from ..check.distances import distance
 from ..check.verdict import Stage
 from ..probes.probes import Probe
@@ -31,7 +30,8 @@ def activations_stage(runner: Any, probes: Sequence[Probe]) -> Stage:
         ours, theirs = runner.run(probe.inputs), runner.watch_grids(probe.inputs, grids)
         for name, array in theirs.items():
             if array.dtype.kind == "f":
-                moved[name] = max(moved.get(name, 0.0), part_of(ours[name], array))
+                gap = distance(ours[name], array, probe.inputs.get("attention_mask")).whole
+                moved[name] = max(moved.get(name, 0.0), float(gap))
     cost = ", ".join(f"{name} by {part:.2g}" for name, part in moved.items())
     figures = {"moved": moved}
     if useless := [name for name, part in moved.items() if not part < 1]:
@@ -42,8 +42,3 @@ def activations_stage(runner: Any, probes: Sequence[Probe]) -> Stage:
         return Stage(NAME, "unverified", f"{detail}; {REMEDY}", figures | {"problems": wrong})
     detail = f"{counted(len(grids.found), 'value')} rounded to 8 bits, none cut off by more than rounding loses; moves {cost} of its size"
     return Stage(NAME, "pass", detail, figures)
-
-
-def part_of(array: Array, other: Array) -> float:
-    """Return how far ARRAY lies from OTHER, as a part of its size."""
-    return float(distance(array, other).whole)
