@@ -106,10 +106,10 @@ def calibration_of(
     if not compression.activations:
         return []
     if compression.calibrate:
-        given = [it.inputs for it in probes_from_file(compression.calibrate, model.signature)]
-        for inputs in given:
-            require_pictures(pictures, inputs)
-        return given
+        probes = probes_from_file(compression.calibrate, model.signature)
+        for probe in probes:
+            require_pictures(pictures, probe.inputs)
+        return [it.inputs for it in probes]
     asked = (model, signature, pictures)
     return [*trial_of(*asked, reach=REACH), *trial_of(*asked, quick=False)]
 

@@ -137,11 +137,9 @@ def _heads(array: Array, size: int) -> Array:
 def masks(it: Observation) -> Mapping[str, Array]:
     """Return ways to mask, by what a reader calls them."""
     batch, length = it.wanted.shape[:2]
-    fits = it.mask is not None and it.mask.shape == (
-        batch,
-        length,
-    )  # no encoder's, beside a decoder
-    real = it.mask != 0 if fits else np.ones((batch, length), bool)
+    real = np.ones((batch, length), bool)
+    if it.mask is not None and it.mask.shape == real.shape:  # no encoder's, beside a decoder
+        real = np.asarray(it.mask != 0)
     last = real & ~np.pad(real, ((0, 0), (0, 1)))[:, 1:]
     causal = np.tril(np.ones((length, length), bool))[None, None]
     keys = {
