@@ -101,7 +101,7 @@ def export_coreai(
     asset = saved(graph, taken, target)
     about = {"signature": asdict(bounded(signature, limits)), UNREAD: unread(graph)}
     text = {"text": Text(taken.inputs[0].name, POSITION)._asdict()} if options.stateful else {}
-    about |= text or {"sites": places_of(asset, wrapper(own, signature), signature, limits)}
+    about |= text | {"sites": places_of(asset, wrapper(own, signature), taken, limits)}
     weights = sign(asset, module, about)
     return CoreaiReport(
         path=target,
@@ -204,12 +204,16 @@ def places_of(
     step("finding the submodules")
     inputs = drawn(signature, limits)
     with torch.no_grad(), recording(whole.module, None) as found:
-        whole(*inputs.values())
+        whole(*(inputs[name] for name in whole.names))
     try:
         values = asset.process.ask("computed", {name: it.numpy() for name, it in inputs.items()})
     except WeighbridgeError:  # the program runs, and cannot be looked into
         return {}
-    places = {site: nearest(array, values) for site, array in found.items() if INPUT not in site}
+    places = {
+        site: nearest(array, values)
+        for site, array in found.items()
+        if INPUT not in site and not np.array_equal(array, found.get(site + INPUT, ()))
+    }  # a module that hands on what it receives computes nothing
     return {site: at for site, at in places.items() if at is not None}
 
 
@@ -218,6 +222,7 @@ def drawn(signature: Signature, limits: Mapping[str, int]) -> dict[str, Tensor]:
     sizes = example_sizes(limits)
     inputs = {port.name: example(port, sizes, torch.int64) for port in signature.inputs}
     chance = torch.Generator().manual_seed(0)
+    inputs |= {POSITION: torch.zeros(1, dtype=torch.int64)} if POSITION in inputs else {}
     for port in signature.inputs:
         if port.role == "token_ids":
             shape, count = inputs[port.name].shape, port.limit("vocabulary", 2)
@@ -228,20 +233,25 @@ def drawn(signature: Signature, limits: Mapping[str, int]) -> dict[str, Tensor]:
 def nearest(wanted: Array, values: Mapping[int, Array]) -> int | None:
     """Return the first of VALUES that is as near to WANTED as any; ``None`` where none is near.
 
+    A recurrent layer's may lie with time before the batch.
+
     >>> one, two = np.arange(3.0), np.arange(3.0) + 1e-6
     >>> nearest(one, {4: two, 7: one, 9: one}), nearest(one, {4: two + 1})
     (7, None)
+    >>> nearest(np.arange(6.0).reshape(2, 3), {5: np.arange(6.0).reshape(2, 3).T})
+    5
     """
     scale = float(np.abs(wanted).max(initial=0))
-    off = {
-        at: float(np.abs(it - wanted).max(initial=0))
-        for at, it in values.items()
-        if it.shape == wanted.shape
-    }
-    least = min(off.values(), default=np.inf)
-    if scale == 0 or not least <= NEAR * scale:
-        return None
-    return next(at for at, it in off.items() if it <= 2 * least)
+    for turned in (wanted, wanted.swapaxes(0, min(1, wanted.ndim - 1))):
+        off = {
+            at: float(np.abs(it - turned).max(initial=0))
+            for at, it in values.items()
+            if it.shape == turned.shape
+        }
+        least = min(off.values(), default=np.inf)
+        if scale > 0 and least <= NEAR * scale:
+            return next(at for at, it in off.items() if it <= 2 * least)
+    return None
 
 
 def sign(asset: Asset, module: torch.nn.Module, about: Mapping[str, Any]) -> dict[str, Any]:

@@ -99,13 +99,17 @@ def calibration_of(
     compression: Compression, model: Model, signature: Signature, pictures: Mapping[str, Picture]
 ) -> list[Mapping[str, Any]]:
     """Return the inputs on which COMPRESSION measures activations: a user's, or those of a check; see ``trial_of``."""
+    from ..converters.models.pictures import require_pictures
     from ..parity.check.recording import REACH
     from ..parity.probes.given import probes_from_file
 
     if not compression.activations:
         return []
     if compression.calibrate:
-        return [it.inputs for it in probes_from_file(compression.calibrate, model.signature)]
+        probes = probes_from_file(compression.calibrate, model.signature)
+        for probe in probes:
+            require_pictures(pictures, probe.inputs)
+        return [it.inputs for it in probes]
     asked = (model, signature, pictures)
     return [*trial_of(*asked, reach=REACH), *trial_of(*asked, quick=False)]
 

@@ -19,6 +19,17 @@ def same_bits(one: Array, other: Array) -> bool:
     return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()
 
 
+def unmasked(array: Array, mask: Array | None) -> Array:
+    """Return what MASK, of shape (batch, sequence), lets count of ARRAY; of other arrays all.
+
+    >>> unmasked(np.arange(6).reshape(2, 3), np.array([[1, 1, 0], [1, 0, 0]])).tolist()
+    [0, 1, 3]
+    """
+    if mask is None or array.ndim < 2 or array.shape[: mask.ndim] != mask.shape:
+        return array
+    return np.asarray(array[mask != 0])
+
+
 def to_torch(array: Array) -> torch.Tensor:
     """Return a copy of ARRAY as a tensor.
 

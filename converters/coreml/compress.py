@@ -18,6 +18,7 @@ from ..captures.mlprogram.package import functions, read_package
 from ..captures.mlprogram.program import COMPRESSED, Program, load_program
 from ..captures.mlprogram.texts import run_program, text_of
 from ..captures.mlprogram.toolkit import coremltools, quiet
+from ..common.arrays import unmasked
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
 from ..common.users_code import first_line
@@ -140,7 +141,7 @@ def left(before: Path, after: Path) -> list[str]:
 
 
 def moved(old: Program, new: Program, trial: Sequence[Mapping[str, Array]]) -> dict[str, float]:
-    """Return how far each floating-point output of NEW is from that of OLD on TRIAL at most."""
+    """Return how far each floating-point output of NEW is from that of OLD on TRIAL at most, without padding."""
     found: dict[str, float] = {}
     text = text_of(old.manifest)
     for given in trial:
@@ -148,7 +149,9 @@ def moved(old: Program, new: Program, trial: Sequence[Mapping[str, Array]]) -> d
         ours, theirs = (run_program(it, text, inputs, dict) for it in (new, old))
         for name, array in theirs.items():
             if array.dtype.kind == "f":
-                found[name] = max(found.get(name, 0.0), distance(ours[name], array))
+                mask = given.get("attention_mask")
+                gap = distance(*(unmasked(it, mask) for it in (ours[name], array)))
+                found[name] = max(found.get(name, 0.0), gap)
     return found
 
 

@@ -66,7 +66,8 @@ class Picture(NamedTuple):
         near = (np.abs(exact - whole) <= ROUNDED) & (whole >= 0) & (whole <= LARGEST)
         if not near.all():
             problem = f"{name} is no picture: (number * std + mean) should be whole, from 0 to 255"
-            raise MismatchError("inputs do not fit", [problem])
+            cure = "give what the model's image processor makes of pictures of this size"
+            raise MismatchError("inputs do not fit", [f"{problem}; {cure}"])
         return whole.astype(np.float32)
 
     def _scaled(self, numbers: Array) -> Array:
@@ -156,3 +157,13 @@ def _list(described: Mapping[str, Any], key: str) -> list[float]:
 def of_pictures(pictures: Mapping[str, Picture], inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Return INPUTS, those that are to be PICTURES as the numbers of the nearest ones."""
     return {n: pictures[n].nearest(it) if n in pictures else it for n, it in inputs.items()}
+
+
+def require_pictures(pictures: Mapping[str, Picture], inputs: Mapping[str, Array]) -> None:
+    """Refuse INPUTS of a user of which one that is to be of PICTURES is of none.
+
+    Raises:
+        MismatchError: one is.
+    """
+    for name in pictures.keys() & inputs.keys():
+        pictures[name].picture(name, inputs[name])

@@ -137,7 +137,9 @@ def _heads(array: Array, size: int) -> Array:
 def masks(it: Observation) -> Mapping[str, Array]:
     """Return ways to mask, by what a reader calls them."""
     batch, length = it.wanted.shape[:2]
-    real = np.ones((batch, length), bool) if it.mask is None else it.mask != 0
+    real = np.ones((batch, length), bool)
+    if it.mask is not None and it.mask.shape == real.shape:  # no encoder's, beside a decoder
+        real = np.asarray(it.mask != 0)
     last = real & ~np.pad(real, ((0, 0), (0, 1)))[:, 1:]
     causal = np.tril(np.ones((length, length), bool))[None, None]
     keys = {

@@ -260,6 +260,7 @@ FROM_WEIGHTS: Final[Mapping[str, str]] = {
     "offset": "offset",
     "rounded": "cast",
     "zeroed": "zeroed",
+    "exchanged": "exchanged",
 }
 
 

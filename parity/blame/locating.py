@@ -18,6 +18,7 @@ from ..probes.probes import Probe
 from ..weights.reference_index import Explanation
 from ..weights.weights import base_weights
 from .blame import Fault, Recording, blame
+from .evidence import INPUT
 from .pairing import Paired, paired_sites
 
 MEMORY: Final = 800_000_000  # bytes that all recordings of inner sites may take together
@@ -26,6 +27,7 @@ MEMORY: Final = 800_000_000  # bytes that all recordings of inner sites may take
 COPIES: Final = 40
 LEAST: Final = 8  # tokens: fewer tell no kind of fault
 MATRIX: Final = 2
+GRAPH: Final = "graph"
 
 
 class Located(NamedTuple):
@@ -57,14 +59,20 @@ def locate(
         explanations: of the candidate's weights.
     """
     complete = getattr(runner, "kind", "captured") == "captured"
-    if not complete:
-        runner = Paired(runner, paired_sites(as_loaded(golden, explanations)))
     try:
         chosen = affordable(golden, chosen)
         probes, reference, own = sites_of(golden, storage, chosen)
         if not reference:
             note = "no inner sites: the golden is of level verdict (--level blame)"
             return Located(notes=(note,))
+        if not complete:
+            names = paired_sites(as_loaded(golden, explanations))
+            graph = (
+                getattr(runner, "kind", "") == GRAPH
+            )  # its sites have the names of a torch module
+            names |= {path: path for path in modules_in(reference)} if graph else {}
+            runner = Paired(runner, names)
+            explanations = misplaced(explanations) if graph else explanations
         found = blame(reference, own, runner, probes, explanations=explanations, complete=complete)
         return Located(tuple(found))
     except Exception as error:
@@ -122,6 +130,29 @@ def part(probe: Probe, tokens: int, masks: Sequence[str] = ()) -> Probe:
         for name, array in probe.inputs.items()
     }
     return probe._replace(inputs=cut)
+
+
+def misplaced(explanations: Sequence[Explanation]) -> list[Explanation]:
+    """Return EXPLANATIONS, those at fault that carry the name of one weight and the values of another.
+
+    >>> made = [Explanation(one, other, "equal", "", True) for one, other in ("ab", "ba", "cc")]
+    >>> [(it.name, it.source, it.detail) for it in misplaced(made) if not it.ok]
+    [('a', 'a', 'holds the values of b'), ('b', 'b', 'holds the values of a')]
+    """
+    known = {it.source for it in explanations}
+    return [
+        it._replace(
+            source=it.name, kind="exchanged", detail=f"holds the values of {it.source}", ok=False
+        )
+        if it.ok and it.name in known and it.name not in (it.source, *it.also)
+        else it
+        for it in explanations
+    ]
+
+
+def modules_in(recordings: Sequence[Recording]) -> set[str]:
+    """Return the paths of the modules in RECORDINGS."""
+    return {site.removesuffix(INPUT).partition("@")[0] for it in recordings for site in it}
 
 
 def sites_of(

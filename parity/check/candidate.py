@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from ...converters.captures.mlprogram.names import turned
+from ...converters.captures.mlprogram.names import pictures_of, turned
 from ...converters.common.memory import pass_on_shortage
 from ...converters.common.policy import Policy
 from ...converters.common.users_code import fault_of, raised_by_us
 from ...converters.models import PROGRAMS, Model, Signature
+from ...converters.models.pictures import Picture
 from ...converters.models.ports import paired, under_other_names
 from ...converters.models.program_files import ProgramFile, recorded
 from ...converters.runtimes import Runner, load
@@ -155,6 +156,11 @@ class Candidate:
         """Return RUNNER without rounding of activations to 8 bits, where it can do without."""
         without: Callable[[], Runner] | None = getattr(runner, "unrounded", None)
         return without() if without and self.rounds_activations else runner
+
+    @property
+    def pictures(self) -> Mapping[str, Picture]:
+        """What it takes as pictures, if it is an ML program."""
+        return pictures_of(self.program.manifest) if self.program else {}
 
     @property
     def rounds_activations(self) -> bool:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...converters.common.arrays import unmasked
 from ...converters.values import Array
 
 # A token's error is relative to its own norm, but to no less than this fraction of the root mean
@@ -44,10 +45,8 @@ def select_tokens(array: Array, mask: Array | None) -> Array:
         array: an output, shape ``(batch, sequence, ...)`` where the mask applies.
         mask: attention mask, shape ``(batch, sequence)``; outputs of another shape count whole.
     """
-    if mask is None or array.ndim < 2 or array.shape[: mask.ndim] != mask.shape:
-        return token_rows(array)
-    rows: Array = array[mask != 0]
-    return rows.reshape(len(rows), -1)
+    rows = unmasked(array, mask)
+    return token_rows(array) if rows is array else rows.reshape(len(rows), -1)
 
 
 def relative(difference: Array, reference: Array) -> Distance:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ...converters.common.policy import full_tokens
 from ...converters.libraries.transformers import meta_model
 from ...converters.models import PROGRAMS, Model, Signature
-from ...converters.models.pictures import of_pictures
+from ...converters.models.pictures import of_pictures, require_pictures
 from ...converters.models.ports import BESIDE_TOKENS, without_last
 from ...converters.quantization import Dequantized
 from ...errors import WeighbridgeError
@@ -49,7 +49,11 @@ def record_for(
     reach = REACH if candidate.program else 0
     about: dict[str, Any] = {"quick": quick, "past": past, "reach": reach}
     about |= {"tokens": tokens_for(reference, candidate), "pad": pad_of(reference.config)}
-    chosen = probes or shown_to(candidate, make_probes(signature, tokenizer=folder, **about))
+    pictures = candidate.pictures
+    for probe in probes or ():
+        require_pictures(pictures, probe.inputs)
+    made = [] if probes else make_probes(signature, tokenizer=folder, **about)
+    chosen = probes or [it._replace(inputs=of_pictures(pictures, it.inputs)) for it in made]
     precisions = {candidate.storage, candidate.shipped} - {"float32"}
     weights = kept_weights(reference)
     source = {"storage": storage_dtype(weights), "wider": has_wider(weights)}
@@ -131,16 +135,6 @@ def parameters_of(model: Model) -> Collection[str]:
         return ()
     forward = getattr(module, "forward", None)
     return inspect.signature(forward).parameters if forward else ()
-
-
-def shown_to(candidate: Candidate, probes: Sequence[Probe]) -> Sequence[Probe]:
-    """Return PROBES; inputs that CANDIDATE takes as pictures are what the nearest pictures are."""
-    if candidate.program is None:
-        return probes
-    from ...converters.captures.mlprogram.names import pictures_of
-
-    known = pictures_of(candidate.program.manifest)
-    return [it._replace(inputs=of_pictures(known, it.inputs)) for it in probes]
 
 
 def tokens_for(reference: Model, candidate: Candidate) -> int | None:

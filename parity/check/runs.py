@@ -101,13 +101,12 @@ class Runs:
         coremltools divides the scales of sums by one another and rounds that again, each time by half a unit at
         most; ours are as they were measured.
         """
-        if (
-            self.candidate.manifest
-            or self.candidate.shipped != "float16"
-            or not self.candidate.program
-        ):
+        candidate = self.candidate
+        program = candidate.program if candidate.rounds_activations else None
+        foreign = candidate.shipped == "float16" and not candidate.manifest
+        if stage.status != "fail" or not foreign or program is None:
             return stage
-        room = self.candidate.program.census["quantize"] * unit_roundoff("float16")
+        room = program.census["quantize"] * unit_roundoff("float16")
         if max((row["error"] for row in stage.figures.get("rows", ())), default=room) >= room:
             return stage
         detail = (
@@ -144,7 +143,7 @@ class Runs:
         if runner is None or f"stored/{shipped}" not in self.golden.errors:
             reason = f"the golden has no recording of the source in {shipped}; record it again"
             return [Stage("precision", "unverified", reason)]
-        (stage,) = self.measure("precision", runner, "stored", shipped)
+        (stage,) = map(self.by_scales, self.measure("precision", runner, "stored", shipped))
         probes = [self.golden.probes[index] for index in self.probes]
         runners = runner, self.candidate.structure
         return [finite_stage(stage, runners, self.golden.signature, probes)]

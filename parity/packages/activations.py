@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ...converters.common.hints import counted
-from ...converters.values import Array
 from ..check.distances import distance
 from ..check.verdict import Stage
 from ..probes.probes import Probe
@@ -19,7 +18,7 @@ REMEDY: Final = "check it with --inputs on what it was calibrated for, or calibr
 def activations_stage(runner: Any, probes: Sequence[Probe]) -> Stage:
     """Say by how much outputs move as RUNNER rounds activations on PROBES, and whether its codes fit these.
 
-    They do where no more is cut off than rounding loses, and half of the bits are used.
+    They do where no more is cut off than rounding loses, and no bit is left unused by most, nor two by one alone.
     """
     if not hasattr(runner, "watch_grids"):
         reason = "this runtime cannot do without rounding to 8 bits; --runtime reference can"
@@ -31,19 +30,15 @@ def activations_stage(runner: Any, probes: Sequence[Probe]) -> Stage:
         ours, theirs = runner.run(probe.inputs), runner.watch_grids(probe.inputs, grids)
         for name, array in theirs.items():
             if array.dtype.kind == "f":
-                moved[name] = max(moved.get(name, 0.0), part_of(ours[name], array))
+                gap = distance(ours[name], array, probe.inputs.get("attention_mask")).whole
+                moved[name] = max(moved.get(name, 0.0), float(gap))
     cost = ", ".join(f"{name} by {part:.2g}" for name, part in moved.items())
     figures = {"moved": moved}
     if useless := [name for name, part in moved.items() if not part < 1]:
         return Stage(NAME, "fail", f"8 bits leave nothing of {', '.join(useless)}: {cost}", figures)
-    if wrong := [f"{n}: {text}" for n, it in grids.found.items() if (text := it.problem())]:
+    if wrong := grids.problems():
         detail = "; ".join(wrong[:SHOWN])
         detail += f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         return Stage(NAME, "unverified", f"{detail}; {REMEDY}", figures | {"problems": wrong})
     detail = f"{counted(len(grids.found), 'value')} rounded to 8 bits, none cut off by more than rounding loses; moves {cost} of its size"
     return Stage(NAME, "pass", detail, figures)
-
-
-def part_of(array: Array, other: Array) -> float:
-    """Return how far ARRAY lies from OTHER, as a part of its size."""
-    return float(distance(array, other).whole)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from weighbridge.cli import main
 from weighbridge.converters import coreai_export
 from weighbridge.converters.checkpoints.formats.coreai import process
 from weighbridge.converters.checkpoints.formats.coreai.asset import Asset
+from weighbridge.tests.support.coreml.assets import exchanged, with_weights
 
 pytest.importorskip("coreai", reason="Core AI has no package for this machine")
 LLAMA = Path(__file__).parents[2] / "fixtures" / "llama" / "model"
@@ -118,18 +121,11 @@ def test_weights_come_back_under_their_names(exported, tmp_path):
 
 
 def other_weight(asset, tmp_path):
-    """Return ASSET with one weight changed, by Core AI's own words, and its hash put right."""
-    target = tmp_path / "other.aimodel"
-    shutil.copytree(asset, target)
-    program = target / "main.mlirb"
-    weight = Asset(asset).read("model.layers.1.mlp.up_proj.weight")
-    changed = weight.copy()
+    """Return ASSET with one weight changed."""
+    name = "model.layers.1.mlp.up_proj.weight"
+    changed = Asset(asset).read(name)
     changed[2, 3] += 0.1
-    content = program.read_bytes()
-    assert content.count(weight.tobytes()) == 1
-    program.write_bytes(content.replace(weight.tobytes(), changed.tobytes()))
-    (target / "main.hash").write_bytes(hashlib.sha256(program.read_bytes()).digest())
-    return target
+    return with_weights(asset, tmp_path / "other.aimodel", {name: changed})
 
 
 def test_a_changed_weight_differs_and_is_named(exported, tmp_path):
@@ -163,7 +159,21 @@ def test_another_activation_differs_and_its_submodule_is_named(exported, tmp_pat
     command = [sys.executable, "-c", OTHER, str(exported[0]), str(other)]
     subprocess.run(command, check=True, capture_output=True)
     output = invoke("parity", "check", LLAMA, other, "--json", code=1)
-    assert json.loads(output)["faults"][0]["site"] == "model.layers.0.mlp"
+    (fault,) = json.loads(output)["faults"]
+    assert fault["site"] == "model.layers.0.mlp.act_fn"
+    assert "tanh of" in fault["evidence"]
+    assert "the reference's is silu" in fault["evidence"]
+
+
+def test_two_weights_that_changed_places_are_both_named(exported, tmp_path):
+    one, other = (f"model.layers.1.mlp.{it}_proj.weight" for it in ("gate", "up"))
+    changed = exchanged(exported[0], tmp_path / "other.aimodel", one, other)
+    faults = json.loads(invoke("parity", "check", LLAMA, changed, "--json", code=1))["faults"]
+    said = {it["site"]: (it["kind"], it["evidence"]) for it in faults}
+    assert said == {
+        name.removesuffix(".weight"): ("exchanged", f"{name}: holds the values of {values}")
+        for name, values in ((one, other), (other, one))
+    }
 
 
 def test_every_submodule_is_a_site_with_what_torch_computes(exported):
@@ -272,21 +282,26 @@ def test_without_the_package_one_line_says_how_to_get_it(exported, tmp_path, mon
     assert [*tmp_path.iterdir()] == []
 
 
-def test_no_process_and_no_folder_is_left(exported, tmp_path):
+@pytest.mark.parametrize("end", ["", "__import__('os').kill(__import__('os').getpid(), 9)"])
+def test_no_process_and_no_folder_is_left(exported, tmp_path, end):
     code = (
         "import sys, tempfile; tempfile.tempdir = sys.argv[2]\n"
         "from pathlib import Path; from weighbridge.converters.models import open as open_model\n"
         "from weighbridge.converters.runtimes import load\n"
         "runner = load(open_model(sys.argv[1]))\n"
         "runner.run({'input_ids': __import__('numpy').ones((1, 3), int)})\n"
-        "print(runner._asset.process._process.pid)"
+        "print(runner._asset.process._process.pid, flush=True)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(exported[0]), str(tmp_path)],
+        [sys.executable, "-c", code + end, str(exported[0]), str(tmp_path)],
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
     )
+    until = time.monotonic() + 30
+    while [*tmp_path.iterdir()] and time.monotonic() < until:
+        time.sleep(0.05)
     assert [*tmp_path.iterdir()] == []
-    with pytest.raises(ProcessLookupError):
-        __import__("os").kill(int(done.stdout), 0)
+    if not end:  # nobody may wait for a process whose parent is gone
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(done.stdout), 0)

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from weighbridge.cli import main
 from weighbridge.converters.checkpoints.formats.coreai.asset import Asset
+from weighbridge.tests.support.coreml.assets import exchanged
 from weighbridge.tests.support.coreml.greedy import require_same_text
 from weighbridge.tests.support.coreml.models import MODELS, make
 
@@ -48,6 +49,17 @@ def test_64_greedy_tokens_are_those_of_transformers(exported):
     process, calls = Asset(target).process, count()
     kind = getattr(transformers, MODELS[family].model)
     require_same_text(kind, source, lambda part: process.ask("run", part, on=next(calls) > 0))
+
+
+@pytest.mark.heavy
+def test_a_fault_inside_one_with_states_is_named(tmp_path):
+    source, target = make("Llama", tmp_path / "source"), tmp_path / "m.aimodel"
+    run("export", "coreai", source, target, "--stateful")
+    names = (f"model.layers.1.mlp.{it}_proj.weight" for it in ("gate", "up"))
+    found = run(
+        "parity", "check", source, exchanged(target, tmp_path / "x.aimodel", *names), code=1
+    )
+    assert {it["kind"] for it in found["faults"]} == {"exchanged"}
 
 
 @pytest.mark.heavy

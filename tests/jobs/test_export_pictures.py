@@ -198,6 +198,23 @@ def test_options_that_do_not_fit_are_refused_in_one_line(source, tmp_path, optio
     assert (code, said in told, target.exists()) == (3, True, False), told
 
 
+@pytest.mark.parametrize("verb", ["check", "export"])
+def test_inputs_of_a_user_that_are_no_pictures_are_refused(source, package, tmp_path, verb):
+    file = tmp_path / "numbers.npz"
+    np.savez(file, pixel_values=np.full((1, 3, 12, 12), 0.3, np.float32))
+    words = {
+        "check": ("parity", "check", source, package, "--inputs", file),
+        "export": (
+            *("export", "coreml", source, tmp_path / "m.mlpackage", "--image", "pixel_values"),
+            *("--activations", "int8", "--calibrate", file),
+        ),
+    }
+    code, told = run(*words[verb])
+    assert code == 3, told
+    assert "give what the model's image processor makes of pictures" in " ".join(told.split())
+    assert [*tmp_path.iterdir()] == [file]
+
+
 def test_numbers_that_no_picture_has_are_refused():
     picture = picture_of([0.5], [0.25], 1)
     numbers = picture.numbers(np.arange(12.0).reshape(1, 1, 3, 4))

@@ -17,7 +17,9 @@ from .kernels.quantized import RANGE
 SENTINEL: Final = torch.finfo(torch.float32).max / 2
 
 
-USED: Final = 16  # codes of 8 bits; with fewer not half of the bits say anything
+# A bit is lost where half of the values take half of their codes. Single ones take 0.86 times what half of the
+# others take at least, where real MiniLM is checked on what it was calibrated on, and 0.59 times in a quick check.
+USUAL, SINGLE = 1 / 2, 1 / 3
 
 
 class NotFinite(NamedTuple):
@@ -96,16 +98,19 @@ class Grid:
         self.size += codes.numel()
         self.cut += float((beyond.double() ** 2).sum())
 
-    def problem(self) -> str:
-        """Say that it cuts off more than rounding loses, or leaves most of its bits unused; or nothing.
+    @property
+    def share(self) -> float:
+        """What part of its codes the numbers take; above 1 where they lie beyond."""
+        return self.reach / max(self.below, self.above)
 
-        Inputs of other sizes than these may need more of its codes.
-        """
+    def problem(self, usual: float) -> str:
+        """Say that it cuts off more than rounding loses, or takes far less of its codes than USUAL; or nothing."""
         if 12 * self.cut > self.size:  # a step's rounding loses a twelfth of its square
-            times = self.reach / max(self.below, self.above)
-            return f"it cuts off numbers up to {times:.2g} times its range"
-        if 0 < 2 * self.reach < USED:
-            return f"all numbers lie within {self.reach:.2g} of its steps"
+            return f"it cuts off numbers up to {self.share:.2g} times its range"
+        if 0 < self.share < SINGLE * usual:
+            return (
+                f"its numbers take {self.share:.2g} of its codes, those of the others {usual:.2g}"
+            )
         return ""
 
 
@@ -128,6 +133,19 @@ class Grids:
         low, high = RANGE[operation.output_dtype.val]
         grid = self.found.setdefault(operation.input.name, Grid(shift - low, high - shift))
         grid.see(value - shift)
+
+    def problems(self) -> list[str]:
+        """Name the values whose codes do not fit, or all of them.
+
+        Inputs of other sizes than these may need more of the codes.
+        """
+        usual = float(np.median([it.share for it in self.found.values() if it.share] or [1.0]))
+        found = [f"{n}: {text}" for n, it in self.found.items() if (text := it.problem(usual))]
+        if usual < USUAL:
+            found.insert(
+                0, f"half of the values that are rounded take {usual:.2g} of their codes or less"
+            )
+        return found
 
 
 def overflows(narrow: Watched, wide: Watched) -> str:

@@ -10,7 +10,7 @@ from itertools import count
 from typing import cast
 
 from ....errors import BadInputError, UnsupportedError
-from ...captures.mlprogram.texts import Call, Text, read_rows, text_of
+from ...captures.mlprogram.texts import Call, Text, each_row, read_rows, stacked, text_of
 from ...checkpoints.formats.coreai.asset import Asset
 from ...common.policy import Policy
 from ...models import Model
@@ -67,19 +67,21 @@ class CoreaiRunner:
         """Run and record every submodule whose place the asset's record says; ours do.
 
         The program is written again, with these values among its outputs and the corrections of
-        those that fit among its inputs. One with states is not looked into.
+        those that fit among its inputs. One with states reads every row at once, on its own.
         """
-        if self.text:
-            return Trace(self.run(inputs))
+        given = corrections or {}
+        rows = each_row(self.text, inputs, given) if self.text else [(inputs, given)]
+        outputs, sites = map(stacked, zip(*(self._traced(*row) for row in rows), strict=True))
+        return Trace(widened(outputs), widened(sites))
+
+    def _traced(self, inputs: Arrays, corrections: Arrays) -> tuple[Arrays, Arrays]:
+        """Return the outputs and what every submodule computes, in one call."""
         asked = (dict(inputs), sorted(set(self._sites.values())))
         outputs, values = self._asset.process.ask("watched", *asked, {}, wide=self._wide)
-        known = {
-            self._sites[site]: it for site, it in (corrections or {}).items() if site in self._sites
-        }
+        known = {self._sites[site]: it for site, it in corrections.items() if site in self._sites}
         if given := {at: it for at, it in known.items() if it.shape == values[at].shape}:
             outputs, values = self._asset.process.ask("watched", *asked, given, wide=self._wide)
-        sites = {site: values[at] for site, at in self._sites.items()}
-        return Trace(widened(outputs), widened(sites))
+        return outputs, {site: values[at] for site, at in self._sites.items()}
 
     def describe(self) -> dict[str, str]:
         """Return runtime, version, device, dtype and accumulation, for the verdict."""

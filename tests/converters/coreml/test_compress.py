@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from weighbridge.cli import main
 from weighbridge.converters.captures.mlprogram import load_program
 from weighbridge.converters.captures.mlprogram.contents import described
 from weighbridge.converters.captures.mlprogram.toolkit import coremltools, quiet
-from weighbridge.converters.coreml.compress import compress_package, costs, distance
+from weighbridge.converters.coreml.compress import compress_package, costs, distance, moved
 from weighbridge.converters.coreml.compression import Compression
 from weighbridge.converters.coreml.export import export_coreml
 from weighbridge.errors import BadInputError, UnsupportedError
@@ -131,3 +132,10 @@ def test_the_verb_compresses_prints_what_it_cost_and_weighs_the_result(tmp_path)
 def test_what_is_no_compression_is_a_usage_error(wrong, tmp_path):
     words = ["export", "coreml", SOURCE, str(tmp_path / "m.mlpackage"), *wrong]
     assert CliRunner().invoke(main, words).exit_code == 2
+
+
+def test_what_moves_is_measured_without_padding():
+    given = {"x": np.ones((1, 3), np.float32), "attention_mask": np.array([[1, 1, 0]])}
+    one = SimpleNamespace(manifest={}, run=lambda it: {"y": it["x"]})
+    other = SimpleNamespace(manifest={}, run=lambda it: {"y": it["x"] + [[0.1, 0.1, 9]]})
+    assert moved(one, other, [given]) == {"y": pytest.approx(0.1)}

@@ -116,6 +116,13 @@ def test_padding_is_told_from_samples_without() -> None:
     assert not np.any(clean.pair[0] != clean.pair[1]), "padded rows themselves never count"
 
 
+def test_an_encoders_mask_beside_a_decoder_of_another_length_hinders_nothing() -> None:
+    inputs = {f"attention.{name}": normal(2, 3, 8, seed=seed) for seed, name in enumerate("qkv")}
+    mask = np.ones((2, 5), np.int64)
+    it = Observation("attention", normal(2, 3, 8, seed=4), normal(2, 3, 8), NOISE, mask, inputs)
+    assert diagnose(it)[0] == "unknown"
+
+
 def test_growth_with_position_is_told() -> None:
     wanted = normal(2, 30, 8)
     angle = 1e-3 * np.arange(30)[None, :, None]

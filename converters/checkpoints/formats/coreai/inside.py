@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 import traceback
@@ -72,9 +73,7 @@ class Inside:
 
         It goes ON with the states of the run before, or begins with zeros.
         """
-        if not on:
-            self._kept = {}
-        return self.watched(inputs, (), {}, wide=wide)[0]
+        return self.watched(inputs, (), {}, wide=wide, on=on)[0]
 
     def watched(
         self,
@@ -83,8 +82,10 @@ class Inside:
         given: Mapping[int, Array],
         *,
         wide: bool = False,
+        on: bool = False,
     ) -> tuple[dict[str, Array], dict[int, Array]]:
         """Return the outputs, and the values at PLACES; those GIVEN are put in their place."""
+        self._kept = self._kept if on else {}
         function = self._changed(tuple(places), frozenset(given), wide)
         fed = {f"{NAME}{at}{GIVEN}": array for at, array in given.items()}
         found = self._called(function, {**inputs, **fed})
@@ -163,6 +164,7 @@ def main() -> None:
         try:
             name, arguments, named = talk.recv()
         except EOFError:
+            shutil.rmtree(folder, ignore_errors=True)  # who asked may have been killed
             os._exit(0)  # the threads of the runtime would be waited for
         try:
             opened = opened or Inside(path, folder)
