@@ -138,6 +138,10 @@ def adapter_lines(spec: str, adapter: Adapter) -> list[str]:
     kind = f"{adapter.framework} adapter"
     if exists(base):
         model = open_model(base)
+        if adapter.framework == "mlx" and not (
+            model.library and model.library.library == "mlx-lm"
+        ):
+            return []  # no other library reads an adapter
         inputs, names = _arrays(model), names | _names(model)
         bare = adapter.framework == "mlx" and not _has(model, TOKENIZERS)
         kind = f"{kind}, no tokenizer" if bare else kind
@@ -185,6 +189,8 @@ def kind_of(model: Model) -> str:
     if model.library.library == OWN:
         return "mlx generating" if _begins(model) else "mlx"
     library = model.library.library
+    if library == "mlx-embeddings" and model.tabled and not model.tabled.native:
+        return ""  # its class has no place for the head
     pictures = library == "mlx-vlm" and model.library.model_type in PICTURES
     if not pictures and _has(model, PROCESSORS if library == "mlx-vlm" else TOKENIZERS):
         mended = library == "mlx-embeddings" and model.library.repaired
