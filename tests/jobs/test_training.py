@@ -43,7 +43,7 @@ def settings(series, **changed):
 
 @pytest.fixture(scope="module")
 def run(series):
-    jobs.train(series / "run", "mlx", "timeseries", settings(series))
+    jobs.train(series / "run", "mlx", "examples/timeseries.yaml", settings(series))
     return series / "run"
 
 
@@ -67,7 +67,7 @@ def test_a_run_leaves_its_configuration_its_journal_and_a_plot(run):
 
 def test_a_profiled_run_leaves_its_memory_in_its_folder(series, tmp_path):
     overrides = [word for setting in settings(series) for word in ("--set", setting)]
-    words = ["train", str(tmp_path / "run"), "--recipe", "timeseries", "--profile", *overrides]
+    words = ["train", str(tmp_path / "run"), "--recipe", "examples/timeseries.yaml", "--profile", *overrides]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 0, result.output
     assert re.search("memory: (too short|steady)", result.stderr)  # by the seconds that it took
@@ -78,7 +78,7 @@ def test_a_profiled_run_leaves_its_memory_in_its_folder(series, tmp_path):
 
 
 def test_a_misspelt_setting_is_answered_with_the_nearest(series):
-    arguments = ["--config", "timeseries", "--set", "optimizer.learning_rat=1"]
+    arguments = ["--config", "examples/timeseries.yaml", "--set", "optimizer.learning_rat=1"]
     result = CliRunner().invoke(main, ["preflight", *arguments])
     assert result.exit_code == 3
     assert "optimizer.learning_rate" in result.output
@@ -155,7 +155,7 @@ def test_both_backends_are_compared(series, tmp_path):
         "train",
         str(tmp_path / "both"),
         "--recipe",
-        "timeseries",
+        "examples/timeseries.yaml",
         "--compare",
         "3",
         *overrides,

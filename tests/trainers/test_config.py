@@ -102,7 +102,7 @@ def test_a_key_of_thousands_of_sections_is_none_of_ours(minimal):
         load_config(minimal, [f"{'a.' * 5_000}b=1"])
 
 
-@pytest.mark.parametrize("recipe", [None, "docstrings", "minilm-lora", "timeseries"])
+@pytest.mark.parametrize("recipe", [None, "docstrings", "minilm-lora", "examples/timeseries.yaml"])
 def test_a_recipe_is_a_complete_configuration(recipe):
     assert load_config(recipe).steps > 0
 
@@ -181,7 +181,7 @@ def test_a_missing_file_names_the_recipes():
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("docstring", "docstrings"), ("minilm-lroa", "minilm-lora"), ("timeserie", "timeseries")],
+    [("docstring", "docstrings"), ("minilm-lroa", "minilm-lora"), ("timeseries-ml", "timeseries-lm")],
 )
 def test_a_recipe_that_is_nearly_named_is_suggested(name, near):
     with pytest.raises(BadInputError, match=f"did you mean {near}"):
@@ -205,6 +205,11 @@ def test_differences_name_each_key_and_both_values(minimal):
     ]
 
 
+def test_of_another_recipe_what_it_trains_is_said_and_not_every_setting():
+    found = differences(load_config("gated-lm"), load_config("indicators"))
+    assert [line.partition(":")[0] for line in found] == ["model", "data.kind", "objective.name"]
+
+
 def names_of(section):
     """Return what a name alone may be in SECTION, ``module:Class`` among them."""
     return [
@@ -224,7 +229,7 @@ CHOICES = [
 def refused(choice, key):
     """Return whether KEY is none that the configuration of CHOICE knows, whatever its value."""
     try:
-        load_config("timeseries", [*choice, f"{key}={{}}"])
+        load_config("examples/timeseries.yaml", [*choice, f"{key}={{}}"])
     except MismatchError as error:
         return f"{key}: no such key" in str(error)
     return False

@@ -226,7 +226,10 @@ def _admit(config: TrainConfig | None, out: Path, *, resume: bool) -> TrainConfi
     sweep(out)
     old = load_config(saved)
     if config and (problems := differences(old, config)):
-        raise MismatchError(f"{out} holds a run of another configuration", problems)
+        alone = command("train", out, "--resume")
+        raise MismatchError(
+            f"{out} holds a run of another configuration, with which {alone} goes on", problems
+        )
     return old
 
 

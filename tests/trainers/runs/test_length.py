@@ -29,7 +29,7 @@ def test_batches_are_sized_one_way(series_config):
 
 
 def test_a_setting_of_one_replaces_the_other_of_a_recipe(tmp_path):
-    config = load_config("timeseries", ["epochs=3"])
+    config = load_config("examples/timeseries.yaml", ["epochs=3"])
     assert config.epochs == 3
     file = tmp_path / "config.yaml"
     file.write_text(dump_config(config))
