@@ -67,7 +67,14 @@ def test_a_run_leaves_its_configuration_its_journal_and_a_plot(run):
 
 def test_a_profiled_run_leaves_its_memory_in_its_folder(series, tmp_path):
     overrides = [word for setting in settings(series) for word in ("--set", setting)]
-    words = ["train", str(tmp_path / "run"), "--recipe", "examples/timeseries.yaml", "--profile", *overrides]
+    words = [
+        "train",
+        str(tmp_path / "run"),
+        "--recipe",
+        "examples/timeseries.yaml",
+        "--profile",
+        *overrides,
+    ]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 0, result.output
     assert re.search("memory: (too short|steady)", result.stderr)  # by the seconds that it took

@@ -181,7 +181,11 @@ def test_a_missing_file_names_the_recipes():
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("docstring", "docstrings"), ("minilm-lroa", "minilm-lora"), ("timeseries-ml", "timeseries-lm")],
+    [
+        ("docstring", "docstrings"),
+        ("minilm-lroa", "minilm-lora"),
+        ("timeseries-ml", "timeseries-lm"),
+    ],
 )
 def test_a_recipe_that_is_nearly_named_is_suggested(name, near):
     with pytest.raises(BadInputError, match=f"did you mean {near}"):
