@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from tests.fuzz import goods
 from weighbridge.cli import main
+from weighbridge.trainers.runs import loop
 
 STEP = Path("run") / "checkpoints" / "step-00000002"
 
@@ -112,6 +113,27 @@ def test_a_damaged_checkpoint_is_refused_and_the_run_stays_as_it_is(what):
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
     assert said in resume()
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.usefixtures("run")
+def test_what_a_run_has_written_is_not_asked_for_again_when_it_goes_on(monkeypatch):
+    asked = []
+    monkeypatch.setattr(loop, "require_space", lambda _, needed: asked.append(needed))
+    before = sum(path.stat().st_size for path in Path("run").rglob("*.safetensors"))
+    invoke("train", "other", "--backend", "torch", "--config", "recipe.yaml", code=0)
+    resume(code=0)
+    new, resumed = asked
+    assert resumed == new - before
+
+
+@pytest.mark.usefixtures("run")
+def test_a_run_that_did_not_help_says_so():
+    settings = ("--set", "optimizer.learning_rate=10", "--set", "schedule.warmup=0")
+    said = invoke(
+        "train", "other", "--backend", "torch", "--config", "recipe.yaml", *settings, code=0
+    )
+    assert "best at step 0" in said
+    assert "what is written is what the run began with" in said
 
 
 @pytest.mark.usefixtures("run")
