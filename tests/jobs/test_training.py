@@ -11,6 +11,7 @@ from weighbridge import jobs, trainers
 from weighbridge.cli import main
 from weighbridge.errors import BadInputError
 from weighbridge.jobs.training import default_run, require_folder_name
+from weighbridge.jobs.training.compare import Comparison
 
 SOURCE, NATIVE = "examples.timeseries:build", "examples.timeseries:build_mlx"
 
@@ -153,6 +154,17 @@ def test_a_checkpoint_of_a_run_that_goes_on_is_a_model_too(series, run, tmp_path
     assert home.status == "PASS"
     last = jobs.check(str(run), str(run / "checkpoints" / "step-00000004"), options=options)
     assert last.status == "PASS"  # the last step was the best one
+
+
+@pytest.mark.parametrize(
+    ("apart", "mode", "named"),
+    [(1e-2, "train", True), (1e-6, "train", False), (1e-2, "eval", False)],
+)
+def test_losses_that_dropout_parts_are_called_so(apart, mode, named):
+    found = dict.fromkeys(("mlx", "torch"), 1.0)
+    losses = {"mlx": [1.0], "torch": [1.0 + apart]}
+    said = Comparison(Path("both"), losses, found, found, mode).summary()
+    assert ("--set mode=eval compares without" in said) == named
 
 
 @pytest.mark.heavy
