@@ -84,10 +84,7 @@ def build(
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         module = TimeSeriesLM(base, channels=channels, patch=patch, width=width, outputs=outputs)
-    if values:
-        series = Port("series", "float32", ("batch", channels, values), "series")
-        forecast = Port("forecast", "float32", ("batch", outputs), "series")
-        module.signature = Signature((series,), (forecast,))
+    module.signature = _signature(channels, values, outputs) if values else None
     there = dict(module.named_parameters())
     names = {
         f"decoder.{name.removeprefix('model.')}": it
@@ -95,3 +92,8 @@ def build(
     }
     module.quantized = {name: it for name, it in names.items() if name in there}
     return module
+
+
+def _signature(channels: int, values: int, outputs: int) -> Signature:
+    series = Port("series", "float32", ("batch", channels, values), "series")
+    return Signature((series,), (Port("forecast", "float32", ("batch", outputs), "series"),))
