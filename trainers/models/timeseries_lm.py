@@ -54,7 +54,7 @@ class TimeSeriesLM(nn.Module):
         return forecast
 
 
-def build(
+def build(  # noqa: PLR0913 - each is an option of the configuration
     *,
     decoder: str,
     channels: int = 1,
