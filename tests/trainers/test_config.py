@@ -260,3 +260,17 @@ def test_texts_of_ones_own_leave_no_split_of_the_recipe():
     assert load_config("minilm-lora", ["data.train=mine.jsonl"]).data.test is None
     with pytest.raises(MismatchError, match=r"data\.validation: is missing"):
         load_config("indicators", ["data.train=prices.npz"])
+
+
+def test_a_folders_own_validation_split_is_named_and_no_share_is_taken_in_its_place(tmp_path):
+    for name in ("train", "valid"):
+        (tmp_path / f"{name}.jsonl").write_text('{"text": "a", "label": 0}\n')
+    given = ["model=m", "data.kind=labelled", f"data.train={tmp_path}", "objective=classification"]
+    config = load_config(None, given)
+    assert config.data.validation == tmp_path / "valid.jsonl"
+    file = tmp_path / "config.yaml"
+    file.write_text(dump_config(config))
+    assert load_config(file) == config
+    with pytest.raises(MismatchError, match="not valid") as caught:
+        load_config(None, [*given, "data.validation=0.2"])
+    assert "data.validation: 0.2 asks for a share, and" in caught.value.problems[0]
