@@ -212,7 +212,9 @@ def forecast(demo: Demo) -> None:
     ]
     shutil.rmtree(folder / "trained-mlx", ignore_errors=True)
     watcher = watch(demo, "training the forecaster")
-    jobs.train(folder / "trained-mlx", "mlx", "timeseries", overrides, progress=watcher)
+    jobs.train(
+        folder / "trained-mlx", "mlx", "examples/timeseries.yaml", overrides, progress=watcher
+    )
     options = demo.options(check="full", trust_code=SERIES)
     outcome = jobs.convert(
         str(folder / "trained-mlx"), folder / "trained-torch", "torch", options=options

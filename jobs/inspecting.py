@@ -99,19 +99,22 @@ def inspect_spec(spec: str, *, trust_code: str | None = None, map_name: str | No
     known = read_manifest(beside if beside.is_file() else path / MANIFEST)
     source = recorded_path(known.get("source", {}))
     kind = model.framework if model.path else f"{model.framework} code"
-    commands = proposals(spec, kind, source, model)
+    trust = ("--trust-code", trust_code) if trust_code and model.path else ()
+    commands = proposals(spec, kind, source, model, trust)
     if CODES in facts:  # exports to Core ML begin with dense weights
         commands = [*commands[:1], *([dequantizing(spec)] if model.framework == "mlx" else [])]
     return with_next(spec, facts, commands)
 
 
-def proposals(spec: str, kind: str, other: Any, model: Model | None = None) -> list[str]:
-    """Return the commands that can follow for SPEC; those with an OTHER that is unknown ask for help."""
+def proposals(
+    spec: str, kind: str, other: Any, model: Model | None = None, trust: tuple[str, ...] = ()
+) -> list[str]:
+    """Return the commands that can follow for SPEC, with TRUST; those with an OTHER that is unknown ask for help."""
     known = str(other) if isinstance(other, str) and exists(other) else ""
     rows = [row for row in NEXT[kind] if row is not COREML or (model and runs(model))]
     if model and not leads(model):
         rows = [row for row in rows if row is not TO_MLX]
-    return [command(*words(row, spec, known)) for row in rows]
+    return [command(*words(row, spec, known), *trust) for row in rows]
 
 
 def words(row: tuple[str, ...], spec: str, other: str) -> list[str]:

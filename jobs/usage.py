@@ -138,6 +138,8 @@ def adapter_lines(spec: str, adapter: Adapter) -> list[str]:
     kind = f"{adapter.framework} adapter"
     if exists(base):
         model = open_model(base)
+        if adapter.framework == "mlx" and not (model.library and model.library.library == "mlx-lm"):
+            return []  # no other library reads an adapter
         inputs, names = _arrays(model), names | _names(model)
         bare = adapter.framework == "mlx" and not _has(model, TOKENIZERS)
         kind = f"{kind}, no tokenizer" if bare else kind
@@ -180,7 +182,7 @@ def kind_of(model: Model) -> str:
         return model.framework
     if model.framework == "torch":
         return "torch" if _class_name(model) else ""
-    if model.framework != "mlx" or model.library is None:
+    if model.framework != "mlx" or model.library is None or _headless(model):
         return ""
     if model.library.library == OWN:
         return "mlx generating" if _begins(model) else "mlx"
@@ -192,6 +194,12 @@ def kind_of(model: Model) -> str:
     # The others call what they are given otherwise.
     plain = {"mlx-embeddings": "mlx", "mlx-lm": "mlx-lm ids"}.get(library, "mlx ids")
     return "mlx of pictures" if pictures else plain
+
+
+def _headless(model: Model) -> bool:
+    """Say whether MODEL has a head that the class of mlx-embeddings has no place for."""
+    of_texts = model.library is not None and model.library.library == "mlx-embeddings"
+    return of_texts and model.tabled is not None and not model.tabled.native
 
 
 def _asks(kind: str) -> bool:

@@ -117,6 +117,16 @@ CASES = {  # what is wrong: what makes it, the settings, what is said
         (*LABELS, "data.train=rows.jsonl", "data.validation=others.jsonl"),
         "line 1: label 7 is none of 0 to 1",
     ),
+    "a name among numbers": (
+        lambda: lines([TEXT | {"label": n % 2} for n in range(9)] + [TEXT | {"label": "one"}]),
+        (*LABELS, "data.train=rows.jsonl"),
+        "labels that are names and labels that are numbers: 1 problem\n  line 10: 'one'",
+    ),
+    "a table without rows": (
+        lambda: Path("rows.csv").write_text("text,label\n"),
+        (*LABELS, "data.train=rows.csv"),
+        "rows.csv: cannot read the table (no row below the names of the columns)",
+    ),
     "a wrong column": (
         lambda: parquet([{"txt": "a", "label": 1}] * 9),
         (*LABELS, "data.train=rows.parquet"),

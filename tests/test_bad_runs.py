@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from tests.fuzz import goods
 from weighbridge.cli import main
+from weighbridge.trainers.runs import loop
 
 STEP = Path("run") / "checkpoints" / "step-00000002"
 
@@ -115,6 +116,27 @@ def test_a_damaged_checkpoint_is_refused_and_the_run_stays_as_it_is(what):
 
 
 @pytest.mark.usefixtures("run")
+def test_what_a_run_has_written_is_not_asked_for_again_when_it_goes_on(monkeypatch):
+    asked = []
+    monkeypatch.setattr(loop, "require_space", lambda _, needed: asked.append(needed))
+    before = sum(path.stat().st_size for path in Path("run").rglob("*.safetensors"))
+    invoke("train", "other", "--backend", "torch", "--config", "recipe.yaml", code=0)
+    resume(code=0)
+    new, resumed = asked
+    assert resumed == new - before
+
+
+@pytest.mark.usefixtures("run")
+def test_a_run_that_did_not_help_says_so():
+    settings = ("--set", "optimizer.learning_rate=10", "--set", "schedule.warmup=0")
+    said = invoke(
+        "train", "other", "--backend", "torch", "--config", "recipe.yaml", *settings, code=0
+    )
+    assert "best at step 0" in said
+    assert "what is written is what the run began with" in said
+
+
+@pytest.mark.usefixtures("run")
 def test_a_file_in_place_of_the_checkpoints_is_refused_before_the_journal_is_cut():
     shutil.rmtree("run/checkpoints")
     Path("run/checkpoints").touch()
@@ -126,7 +148,8 @@ def test_a_file_in_place_of_the_checkpoints_is_refused_before_the_journal_is_cut
 @pytest.mark.usefixtures("run")
 def test_a_setting_beside_resume_is_held_against_the_runs_own():
     same = invoke("train", "run", "--resume", "--set", "steps=9")
-    assert "run holds a run of another configuration: 1 problem" in same
+    assert "run holds a run of another configuration" in same
+    assert "with which weighbridge train run --resume goes on: 1 problem" in same
     assert "steps: 4 in the run, 9 asked for" in same
     invoke("train", "run", "--resume", "--set", "steps=4", code=0)
 

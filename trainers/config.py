@@ -21,7 +21,7 @@ from .configuration.objectives import Objective
 from .configuration.problems import problems_of
 from .configuration.section import Section
 from .configuration.updates import AdamWSection, AdapterSection, Optimizer, ScheduleSection
-from .data.rows.guessing import inside, section_of
+from .data.rows.guessing import FOLDER, inside, section_of
 
 DEFAULT = "docstrings"  # the recipe where none is named: complete, small, needs no network
 CHOSEN_BY = {
@@ -38,6 +38,7 @@ EITHER = {
     ("batch_tokens", "dynamic_batch"): "how large batches are",
 }
 SPLITS = ("train", "validation", "test")
+WHOLE = ("model", "data.kind", "objective.name")  # what makes a run another one altogether
 DEEPEST = 8  # sections that --set makes; what is below them is no key of ours
 
 
@@ -197,8 +198,8 @@ def validate(settings: Mapping[str, Any]) -> TrainConfig:
         problems = problems_of(error, TrainConfig, whole)
         raise MismatchError("the training configuration is not valid", problems) from None
     paths = {name: getattr(config.data, name) for name in SPLITS}
-    if "test" not in config.data.model_fields_set and isinstance(config.data, Rows):
-        paths["test"] = inside(paths["train"]).get("test")
+    if isinstance(config.data, Rows):
+        paths |= _own_splits(config.data)
     absolute = {
         name: Path(located(str(path))).absolute()
         for name, path in paths.items()
@@ -214,6 +215,23 @@ def validate(settings: Mapping[str, Any]) -> TrainConfig:
         update = {"quantize_aware": Path(located(str(aware))).absolute()}
         changed["adapter"] = config.adapter.model_copy(update=update)
     return config.model_copy(update=changed)
+
+
+def _own_splits(data: Rows) -> dict[str, Path]:
+    """Return the splits beside the training one in a folder of several that DATA names nothing in place of.
+
+    Raises:
+        MismatchError: a share of the training split is wanted, and there is a file.
+    """
+    given = data.model_fields_set
+    own = {name: it for name, it in inside(data.train).items() if name in SPLITS[1:]}
+    if "validation" in own and "validation" in given and not isinstance(data.validation, Path):
+        problem = (
+            f"data.validation: {data.validation} asks for a share, and {own['validation']} is there;"
+            f" leave it out, or give data.train={data.train / FOLDER['train']}"
+        )
+        raise MismatchError("the training configuration is not valid", [problem])
+    return {name: path for name, path in own.items() if name not in given}
 
 
 def _unbundle(settings: dict[str, Any]) -> None:
@@ -243,10 +261,12 @@ def dump_config(config: TrainConfig) -> str:
 def differences(old: TrainConfig, new: TrainConfig) -> list[str]:
     """Return one line for every key whose value is not the same in both."""
     before, after = (dict(_leaves(config.model_dump(mode="json"))) for config in (old, new))
+    apart = [
+        key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)
+    ]
+    what = [key for key in WHOLE if key in apart]  # where these differ, all below them does
     return [
-        f"{key}: {before.get(key)} in the run, {after.get(key)} asked for"
-        for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key)
+        f"{key}: {before.get(key)} in the run, {after.get(key)} asked for" for key in what or apart
     ]
 
 

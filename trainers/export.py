@@ -17,7 +17,7 @@ from ..converters.checkpoints import Header, open_checkpoint, save_tensors
 from ..converters.common.dtypes import CODE
 from ..converters.common.hints import command, unused
 from ..converters.libraries.modules import torch_kinds
-from ..converters.models import MANIFEST
+from ..converters.models import MANIFEST, Model
 from ..converters.planning.opening import open as open_model
 from ..converters.planning.transcoding import is_quantized, own_dtype
 from ..converters.planning.view import converted_view
@@ -138,7 +138,7 @@ def next_command(out: Path, task: Task, config: TrainConfig) -> str:
         _map(task) is not None or (config.adapter and _only_in_torch(task))
     )
     if model is None or model.path is None or not model.path.is_dir() or not known:
-        return command("inspect", out)
+        return _shown(out, model, config)
     coded = is_quantized(model)
     if coded and model.framework == "torch":  # merges write MLX's form alone
         return command(
@@ -155,6 +155,16 @@ def next_command(out: Path, task: Task, config: TrainConfig) -> str:
     dense = ("--dequantize", own_dtype(model)) if coded else ()
     way = ("mlx-to-torch", config.model, tuned, "--adapter", out)
     return command("convert", *way, *dense, *trust)
+
+
+def _shown(out: Path, model: Model | None, config: TrainConfig) -> str:
+    """Return the command for the run in OUT of a MODEL that leads to no other framework: export, or say what there is."""
+    if config.adapter or model is None or model.factory is None:
+        return command("inspect", out)
+    trust = ("--trust-code", config.trust_code or config.model)
+    if model.declared is None:
+        return command("inspect", out, *trust)
+    return command("export", "coreml", out, unused(out, ".mlpackage"), *trust)
 
 
 def base_record(task: Task, changed: Collection[str]) -> str | None:

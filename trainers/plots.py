@@ -138,7 +138,7 @@ def _draw_loss(axis: Any, records: Sequence[Record]) -> None:
 
 def _draw_metric(axis: Any, records: Sequence[Record], metric: str) -> None:
     _draw_validation(axis, records, metric, metric)
-    axis.set_ylabel(f"validation {metric.upper()}")
+    axis.set_ylabel(metric.replace("_", " "))
 
 
 def _draw_validation(axis: Any, records: Sequence[Record], name: str, label: str) -> None:

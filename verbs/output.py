@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 WORST = 3  # quantized weights
 MANY = 8  # dropped tensors of one reason that are listed by name
 MOST_GUESSES = 10  # shown on the terminal; the map has all
+WIDEST = 10_000  # characters of a line in a pipe
 COLOURS = {"PASS": "green", "PASS-REFERENCE": "green", "DIFFERS": "red"}
 
 
@@ -365,15 +366,26 @@ def show_preflight(result: Preflight, *, as_json: bool) -> None:
 
 @result
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print ROWS under COLUMNS, the first to the left and figures to the right."""
+    """Print ROWS under COLUMNS, the first to the left and figures to the right.
+
+    A terminal that is too narrow for that gets a paragraph a row: figures are never cut.
+    """
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", overflow="fold")
+        table.add_column(column, justify="right" if number else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    out().print(table)
+    console = out()
+    wanted = console.measure(table, options=console.options.update(width=WIDEST)).maximum
+    if wanted <= console.width or not console.is_terminal:
+        console.width = max(wanted, console.width)
+        console.print(table)
+        return
+    for name, *figures in rows:
+        words = [f"{column} {it}" for column, it in zip(columns[1:], figures, strict=True) if it]
+        console.print(f"{name}: {', '.join(words)}", markup=False, highlight=False)
 
 
 @result

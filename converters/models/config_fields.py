@@ -24,6 +24,7 @@ from ..documents.flaws import refuse
 from .signature import LENGTHS
 
 FILE: Final = "config.json"
+FACTORY, OPTIONS = "weighbridge_factory", "weighbridge_options"  # what builds a model, with what
 LAYERS, EXPERTS = whole(10_000), whole(100_000)  # of real models: 128 and 16,384 at most
 SIZE: Final = whole(2**31 - 1)
 SIZES: Final = either(SIZE, listing(SIZE))
@@ -31,7 +32,8 @@ NAMES: Final = either(NAME, listing(NAME))
 PART: Final = mapping()
 
 FIELDS: Final[Mapping[str, Field]] = {
-    **dict.fromkeys(("model_type", "layer_type", "weighbridge_factory"), NAME),
+    **dict.fromkeys(("model_type", "layer_type", FACTORY), NAME),
+    OPTIONS: PART,
     "architectures": NAMES,
     "layer_types": listing(NAME),
     "model_file": TEXT,

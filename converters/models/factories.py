@@ -116,6 +116,9 @@ def accepted(spec: str, built: Any) -> tuple[Any, Signature | None]:
     if len(pair) != 2 or framework_or_none(pair[0]) is None:
         raise UsersCodeError(f"{spec} returned {kind_of(built)}; {WANTED}")
     module, signature = pair
+    own = getattr(module, "signature", None)  # of a user's module it may be anything
+    if signature is None and isinstance(own, Signature):
+        signature = own
     if not isinstance(signature, Signature | None):
         raise UsersCodeError(f"{spec} returned {kind_of(built)}; {WANTED}")
     if signature and (problems := [*signature_problems(signature)]):

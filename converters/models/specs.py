@@ -14,7 +14,7 @@ from ..common.contents import TEXT, require
 from ..common.hints import command, unused
 from ..common.repositories import local
 from ..libraries.packages import PACKAGES
-from .config_fields import FILE, read_config
+from .config_fields import FACTORY, FILE, OPTIONS, read_config
 from .factories import build_factory, framework_of, looks_like_factory
 from .manifests import MANIFEST, read_manifest
 from .model import PROGRAMS, Model
@@ -57,7 +57,8 @@ def open(  # noqa: A001
     if options and not code:
         raise BadInputError(f"{spec} takes no options: only MODULE:FUNCTION does")
     if code and model.framework not in PROGRAMS:
-        model = with_factory(model, code, options)
+        recorded = model.config.get(OPTIONS, {}) if code == model.config.get(FACTORY) else {}
+        model = with_factory(model, code, {**recorded, **options})
     return model.with_adapter(read_adapter(adapter)) if adapter else model
 
 
@@ -103,7 +104,7 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
     path = whole(path)
     refuse_adapter(path)
     config, manifest = read_config(path), read_manifest(path / MANIFEST)
-    code = config.get("weighbridge_factory")
+    code = config.get(FACTORY)
     if code and not trust_code:
         raise UntrustedError(
             f"{path} is built by code, {code}; if you trust it: --trust-code {code}"

@@ -11,11 +11,12 @@ from typing import Any, Final
 
 from ...converters.checkpoints import require_target
 from ...converters.common.system import writing
-from .recipes import train
+from .recipes import CONFIG, train
 
 BACKENDS: Final = ("mlx", "torch")
 REPORT, PLOT, METRICS = "compare.json", "compare.png", "metrics.jsonl"
 USUAL: Final = 1e-5  # of the loss, on a CPU in float32
+DRAWN: Final = "dropout draws other numbers in each backend: --set mode=eval compares without"
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,14 @@ class Comparison:
         losses: of every update, by backend.
         samples_per_second: the median, by backend.
         peak_memory_mb: the most beyond what there was before the model, by backend.
+        mode: that of the module under training.
     """
 
     out: Path
     losses: dict[str, list[float]]
     samples_per_second: dict[str, float]
     peak_memory_mb: dict[str, float]
+    mode: str
 
     @property
     def largest_difference(self) -> float:
@@ -58,6 +61,8 @@ class Comparison:
         ratio = self.samples_per_second["mlx"] / self.samples_per_second["torch"]
         apart = f"losses of {updates} updates differ by {self.largest_difference:.1e} at most"
         usual = f"up to {USUAL:.0e} is usual on a CPU in float32"
+        if self.mode == "train" and self.largest_difference > USUAL:
+            usual += f"; {DRAWN}"
         speed = f"samples/s: {speeds} (mlx {ratio:.2f} x torch)"
         memory = ", ".join(f"{name} {it:.0f}" for name, it in self.peak_memory_mb.items())
         speed += f"; peak MB: {memory}"
@@ -68,6 +73,7 @@ def compare(
     target: Path | None, recipe: Path | str | None, overrides: Sequence[str], updates: int
 ) -> Comparison:
     """Train RECIPE for UPDATES updates in both backends, and leave the runs and a picture in TARGET."""
+    from ...trainers.config import load_config
     from ...trainers.launchers import require_alone
     from ...trainers.plots import plot_comparison
     from .recipes import default_run
@@ -88,7 +94,8 @@ def compare(
         for name, rows in records.items()
     }
     peaks = {name: max(row["peak_memory_mb"] for row in rows) for name, rows in records.items()}
-    found = Comparison(target, losses, speeds, peaks)
+    mode = load_config(target / BACKENDS[0] / CONFIG).mode
+    found = Comparison(target, losses, speeds, peaks, mode)
     with writing(target):
         (target / REPORT).write_text(
             json.dumps(found.document(), indent=1) + "\n", encoding="utf-8"

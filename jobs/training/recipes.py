@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,8 @@ from ...converters.common.hints import command
 from ...converters.common.repositories import recorded
 from ...converters.common.system import writing
 from ...converters.models import MANIFEST
+from ...converters.models.config_fields import FACTORY, FILE, OPTIONS
+from ...converters.models.factories import looks_like_factory
 from ...converters.planning.config import rewrite_config
 from ...converters.planning.conversion import conversion_of
 from ...converters.planning.manifest import write_manifest
@@ -190,6 +193,10 @@ def complete(config: TrainConfig, target: Path) -> None:
     from ...trainers.configuration.opening import opened
 
     if not (target / WEIGHTS).is_file():
+        return
+    if looks_like_factory(config.model):
+        built = {FACTORY: config.model, OPTIONS: config.model_options}
+        (target / FILE).write_text(json.dumps(built, indent=1) + "\n", encoding="utf-8")
         return
     source = opened(config)
     if source.path is None or not source.path.is_dir():

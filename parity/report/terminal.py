@@ -145,7 +145,9 @@ def error_table(stage: Stage) -> RenderableType:
     rows: Sequence[Mapping[str, Any]] = stage.figures["rows"]
     several = len({row["output"] for row in rows}) > 1
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("probe", no_wrap=True, overflow="ellipsis", max_width=26)
+    table.add_column(
+        "probe", overflow="fold", max_width=26
+    )  # of all columns it alone may be broken
     for heading in ("error", "source's", "ratio", "worst token"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("of the allowed", no_wrap=True)

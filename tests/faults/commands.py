@@ -134,7 +134,7 @@ COMMANDS: Final = {
         **{"data.lengths": "{{query: [16], document: [24]}}"},
     ),
     "train-weights": _train(
-        "timeseries",
+        "examples/timeseries.yaml",
         model="{s}/series-mlx",
         trust_code="examples.timeseries:build",
         **{"data.train": "{s}/data/train.npz", "data.validation": "{s}/data/validation.npz"},

@@ -11,6 +11,7 @@ from weighbridge import jobs, trainers
 from weighbridge.cli import main
 from weighbridge.errors import BadInputError
 from weighbridge.jobs.training import default_run, require_folder_name
+from weighbridge.jobs.training.compare import Comparison
 
 SOURCE, NATIVE = "examples.timeseries:build", "examples.timeseries:build_mlx"
 
@@ -43,7 +44,7 @@ def settings(series, **changed):
 
 @pytest.fixture(scope="module")
 def run(series):
-    jobs.train(series / "run", "mlx", "timeseries", settings(series))
+    jobs.train(series / "run", "mlx", "examples/timeseries.yaml", settings(series))
     return series / "run"
 
 
@@ -67,7 +68,14 @@ def test_a_run_leaves_its_configuration_its_journal_and_a_plot(run):
 
 def test_a_profiled_run_leaves_its_memory_in_its_folder(series, tmp_path):
     overrides = [word for setting in settings(series) for word in ("--set", setting)]
-    words = ["train", str(tmp_path / "run"), "--recipe", "timeseries", "--profile", *overrides]
+    words = [
+        "train",
+        str(tmp_path / "run"),
+        "--recipe",
+        "examples/timeseries.yaml",
+        "--profile",
+        *overrides,
+    ]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 0, result.output
     assert re.search("memory: (too short|steady)", result.stderr)  # by the seconds that it took
@@ -78,7 +86,7 @@ def test_a_profiled_run_leaves_its_memory_in_its_folder(series, tmp_path):
 
 
 def test_a_misspelt_setting_is_answered_with_the_nearest(series):
-    arguments = ["--config", "timeseries", "--set", "optimizer.learning_rat=1"]
+    arguments = ["--config", "examples/timeseries.yaml", "--set", "optimizer.learning_rat=1"]
     result = CliRunner().invoke(main, ["preflight", *arguments])
     assert result.exit_code == 3
     assert "optimizer.learning_rate" in result.output
@@ -148,6 +156,17 @@ def test_a_checkpoint_of_a_run_that_goes_on_is_a_model_too(series, run, tmp_path
     assert last.status == "PASS"  # the last step was the best one
 
 
+@pytest.mark.parametrize(
+    ("apart", "mode", "named"),
+    [(1e-2, "train", True), (1e-6, "train", False), (1e-2, "eval", False)],
+)
+def test_losses_that_dropout_parts_are_called_so(apart, mode, named):
+    found = dict.fromkeys(("mlx", "torch"), 1.0)
+    losses = {"mlx": [1.0], "torch": [1.0 + apart]}
+    said = Comparison(Path("both"), losses, found, found, mode).summary()
+    assert ("--set mode=eval compares without" in said) == named
+
+
 @pytest.mark.heavy
 def test_both_backends_are_compared(series, tmp_path):
     overrides = [word for setting in settings(series) for word in ("--set", setting)]
@@ -155,7 +174,7 @@ def test_both_backends_are_compared(series, tmp_path):
         "train",
         str(tmp_path / "both"),
         "--recipe",
-        "timeseries",
+        "examples/timeseries.yaml",
         "--compare",
         "3",
         *overrides,

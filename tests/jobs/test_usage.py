@@ -135,6 +135,33 @@ def test_adapters_are_run_on_their_base(models, tmp_path, base, capsys):
     printed(tmp_path / "mlx", capsys)
 
 
+def test_a_head_that_no_class_has_gets_no_lines_that_fail(tmp_path):
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    named = ["BertForSequenceClassification"]
+    config = transformers.BertConfig(
+        **small, intermediate_size=24, vocab_size=60, architectures=named
+    )
+    saved(tmp_path / "torch", config, text_tokenizers.byte_level)
+    invoke("convert", "torch-to-mlx", tmp_path / "torch", tmp_path / "mlx", "--check", "none")
+    assert "run it in Python" not in json.loads(invoke("inspect", tmp_path / "mlx", "--json"))
+
+
+@pytest.mark.heavy
+def test_an_adapter_of_an_encoder_has_no_lines_of_mlx_lm_which_cannot_read_its_base(
+    tiny_bert_dir, tmp_path
+):
+    import peft
+
+    plain = transformers.AutoModel.from_pretrained(tiny_bert_dir)
+    peft.get_peft_model(
+        plain, peft.LoraConfig(r=2, target_modules=["query"], init_lora_weights=False)
+    ).save_pretrained(tmp_path / "peft")
+    words = ("convert", "peft-to-mlx", tmp_path / "peft", tmp_path / "mlx")
+    invoke(*words, "--base", tiny_bert_dir)
+    assert "peft.PeftModel" in lines_of(tmp_path / "peft")
+    assert "mlx_lm" not in lines_of(tmp_path / "mlx")
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["onnx", "coreai"])
 def test_files_of_other_runtimes_are_run(models, tmp_path, kind, capsys):

@@ -102,7 +102,7 @@ def test_a_key_of_thousands_of_sections_is_none_of_ours(minimal):
         load_config(minimal, [f"{'a.' * 5_000}b=1"])
 
 
-@pytest.mark.parametrize("recipe", [None, "docstrings", "minilm-lora", "timeseries"])
+@pytest.mark.parametrize("recipe", [None, "docstrings", "minilm-lora", "examples/timeseries.yaml"])
 def test_a_recipe_is_a_complete_configuration(recipe):
     assert load_config(recipe).steps > 0
 
@@ -181,7 +181,11 @@ def test_a_missing_file_names_the_recipes():
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("docstring", "docstrings"), ("minilm-lroa", "minilm-lora"), ("timeserie", "timeseries")],
+    [
+        ("docstring", "docstrings"),
+        ("minilm-lroa", "minilm-lora"),
+        ("timeseries-ml", "timeseries-lm"),
+    ],
 )
 def test_a_recipe_that_is_nearly_named_is_suggested(name, near):
     with pytest.raises(BadInputError, match=f"did you mean {near}"):
@@ -205,6 +209,11 @@ def test_differences_name_each_key_and_both_values(minimal):
     ]
 
 
+def test_of_another_recipe_what_it_trains_is_said_and_not_every_setting():
+    found = differences(load_config("gated-lm"), load_config("indicators"))
+    assert [line.partition(":")[0] for line in found] == ["model", "data.kind", "objective.name"]
+
+
 def names_of(section):
     """Return what a name alone may be in SECTION, ``module:Class`` among them."""
     return [
@@ -224,7 +233,7 @@ CHOICES = [
 def refused(choice, key):
     """Return whether KEY is none that the configuration of CHOICE knows, whatever its value."""
     try:
-        load_config("timeseries", [*choice, f"{key}={{}}"])
+        load_config("examples/timeseries.yaml", [*choice, f"{key}={{}}"])
     except MismatchError as error:
         return f"{key}: no such key" in str(error)
     return False
@@ -251,3 +260,17 @@ def test_texts_of_ones_own_leave_no_split_of_the_recipe():
     assert load_config("minilm-lora", ["data.train=mine.jsonl"]).data.test is None
     with pytest.raises(MismatchError, match=r"data\.validation: is missing"):
         load_config("indicators", ["data.train=prices.npz"])
+
+
+def test_a_folders_own_validation_split_is_named_and_no_share_is_taken_in_its_place(tmp_path):
+    for name in ("train", "valid"):
+        (tmp_path / f"{name}.jsonl").write_text('{"text": "a", "label": 0}\n')
+    given = ["model=m", "data.kind=labelled", f"data.train={tmp_path}", "objective=classification"]
+    config = load_config(None, given)
+    assert config.data.validation == tmp_path / "valid.jsonl"
+    file = tmp_path / "config.yaml"
+    file.write_text(dump_config(config))
+    assert load_config(file) == config
+    with pytest.raises(MismatchError, match="not valid") as caught:
+        load_config(None, [*given, "data.validation=0.2"])
+    assert "data.validation: 0.2 asks for a share, and" in caught.value.problems[0]

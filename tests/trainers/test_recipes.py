@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -50,10 +51,23 @@ def test_a_recipe_trains_from_one_command_and_its_weights_load_in_torch(recipe, 
     with np.load(run / "model.npz") as arrays:
         assert {*arrays} == {*weights}
         assert all(np.array_equal(arrays[name], it.numpy()) for name, it in weights.items())
-    assert CliRunner().invoke(main, ["inspect", str(run)]).exit_code == 0
+    assert "Next: weighbridge export coreml" in result.output
     figures = json.loads((run / "result.json").read_text())
     assert figures["metric"] == config.metric
     assert figures["test"]["after"].keys() >= {"loss", config.metric}
+
+
+@pytest.mark.heavy
+def test_what_a_run_says_to_type_next_exports_its_model(cache, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trained = train("run", "gated-lm", "steps=1", "batch_size=4", *SMALL["gated-lm"])
+    refused = CliRunner().invoke(main, ["inspect", "run"])
+    assert "run is built by code, weighbridge.trainers.models.gated_gpt:build" in refused.stderr
+    _, _, said = trained.output.rpartition("Next: weighbridge ")
+    done = CliRunner().invoke(main, shlex.split(said))
+    assert done.exit_code == 0, done.output
+    assert "PASS" in done.output
+    assert (tmp_path / "run.mlpackage").is_dir()
 
 
 @pytest.mark.parametrize(

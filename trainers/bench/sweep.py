@@ -88,8 +88,8 @@ def cells(rows: Sequence[Row]) -> Iterator[list[str]]:
         if "failed" in row:
             yield [name, f"failed: {row['failed']}", "", "", "", ""]
         else:
-            figures = (row[key] for key in ("before", "best", "test", "steps", "seconds"))
-            yield [name, *(_cell(it) for it in figures)]
+            figures = (row[key] for key in ("before", "best", "test", "steps"))
+            yield [name, *(_cell(it) for it in figures), f"{row['seconds']:.0f}"]
 
 
 def _cell(value: Any) -> str:

@@ -16,7 +16,7 @@ from .batches import Batch
 from .rows.tables import Refused, Row, lacking, part_of, read_table, refuse, taken
 from .text import Text
 from .tokens.buckets import require_fit, suited
-from .tokens.classes import Classes, Labels, label_of
+from .tokens.classes import Classes, Labels, label_of, odd
 from .tokens.coding import Coder, tokenizer_of
 from .tokens.forms import Coded, labelled, largest
 from .tokens.lengths import Limit, fitted
@@ -52,6 +52,8 @@ def read_split(section: LabelledData, path: Path, context: Context) -> Labelled:
         raise BadInputError(f"{path}: no text in it")
     labels = [it.label for _, it in kept]
     classes = context.train.classes if context.train else Classes.found(labels, section.classes)
+    rare = odd([(place, it.label) for place, it in kept]) if not context.train else []
+    refuse(rare, f"{path} has labels that are names and labels that are numbers")
     wrong = [(place, classes.wrong(it.label)) for place, it in kept]
     refuse(
         [f"{place}: {problem}" for place, problem in wrong if problem],

@@ -56,8 +56,6 @@ def _found(data: Any) -> dict[str, tuple[Path, Share | None]]:
     named = {name: getattr(data, name) for name in SPLITS}
     within = inside(data.train)
     named["train"] = within.get("train", data.train)
-    if not isinstance(data.validation, Path):
-        named["validation"] = within.get("validation", data.validation)
     found: dict[str, tuple[Path, Share | None]] = {
         name: (path, None) for name, path in named.items() if isinstance(path, Path)
     }

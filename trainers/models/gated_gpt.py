@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, arange, nn
 
+from ...converters.models.signature import causal_signature
 from .blocks import Sizes, initialized, stacked
 
 
@@ -22,6 +23,9 @@ class GatedGpt(nn.Module):
         self.positions = nn.Embedding(positions, sizes.width)
         self.blocks = stacked(sizes, causal=True)
         self.norm = nn.LayerNorm(sizes.width)
+        self.signature = causal_signature(
+            {"vocab_size": vocabulary, "max_position_embeddings": positions}
+        )
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Return logits, shape ``(batch, sequence, vocabulary)``.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ...converters.models.signature import Port, Signature
 from .blocks import Sizes, initialized, stacked
 
 
@@ -25,6 +26,9 @@ class IndicatorClassifier(nn.Module):
         self.blocks = stacked(sizes, causal=False)
         self.norm = nn.LayerNorm(sizes.width)
         self.head = nn.Linear(sizes.width, classes)
+        series = Port("series", "float32", ("batch", window, features), "series")
+        logits = Port("logits", "float32", ("batch", classes), "logits")
+        self.signature = Signature((series,), (logits,))
 
     def forward(self, series: Tensor) -> Tensor:
         """Return logits, shape ``(batch, classes)``, of SERIES, shape ``(batch, bars, features)``."""

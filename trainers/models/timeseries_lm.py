@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from ...converters.maps.sources.torch_blocks import torch_blocks
 from ...converters.maps.sources.torch_side import with_torch_side
+from ...converters.models.signature import Port, Signature
 from ...converters.planning.opening import open as open_model
 from ...converters.planning.transcoding import quantized_view
 from ...converters.quantization.blocks import Blocks
@@ -30,6 +31,7 @@ class TimeSeriesLM(nn.Module):
 
     Attributes:
         quantized: weights of the decoder that lie in codes, by parameter; MLX computes with these.
+        signature: what an exported module takes and gives, where the length of a series is known.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class TimeSeriesLM(nn.Module):
         self.decoder = decoder.requires_grad_(False)
         self.head = nn.Linear(hidden, outputs)
         self.quantized: dict[str, Blocks] = {}
+        self.signature: Signature | None = None
 
     def forward(self, series: Tensor) -> Tensor:
         """Return the forecast, shape ``(batch, outputs)``, of SERIES, shape ``(batch, channels, values)``."""
@@ -51,13 +54,14 @@ class TimeSeriesLM(nn.Module):
         return forecast
 
 
-def build(
+def build(  # noqa: PLR0913 - each is an option of the configuration
     *,
     decoder: str,
     channels: int = 1,
     patch: int = 8,
     width: int = 32,
     outputs: int = 16,
+    values: int | None = None,
     seed: int = 0,
 ) -> nn.Module:
     """Return a forecaster around the DECODER, whose codes stay codes in MLX.
@@ -68,6 +72,7 @@ def build(
         patch: values of a patch.
         width: of the encoder.
         outputs: values of the forecast.
+        values: of a series of one channel, which exports need to know.
         seed: of what is trained.
     """
     path = located(decoder)
@@ -79,6 +84,7 @@ def build(
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         module = TimeSeriesLM(base, channels=channels, patch=patch, width=width, outputs=outputs)
+    module.signature = _signature(channels, values, outputs) if values else None
     there = dict(module.named_parameters())
     names = {
         f"decoder.{name.removeprefix('model.')}": it
@@ -86,3 +92,8 @@ def build(
     }
     module.quantized = {name: it for name, it in names.items() if name in there}
     return module
+
+
+def _signature(channels: int, values: int, outputs: int) -> Signature:
+    series = Port("series", "float32", ("batch", channels, values), "series")
+    return Signature((series,), (Port("forecast", "float32", ("batch", outputs), "series"),))

@@ -60,6 +60,10 @@ class Carried:
                 f" weights are best; the last are in {kept}. Mend {metric}, or set another metric"
             )
 
+    def stalled(self, stopping: EarlyStopping | None) -> bool:
+        """Return whether as many validations in a row were no better as STOPPING waits for."""
+        return stopping is not None and self.waited >= stopping.patience
+
     def note(
         self, figure: float, stopping: EarlyStopping | None, *, higher_is_better: bool
     ) -> None:

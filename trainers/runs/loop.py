@@ -147,17 +147,21 @@ def _resumable(out: Path) -> Iterator[None]:
         raise WeighbridgeError(f"{error}; then: {onward}") from error
 
 
-def _bytes_of(step: Step, config: TrainConfig) -> int:
-    """Return how much a run writes: checkpoints kept and one more, the best and the result."""
+def _bytes_of(step: Step, config: TrainConfig, out: Path) -> int:
+    """Return how much a run writes: checkpoints kept and one more, the best and the result.
+
+    What lies in OUT of a run that goes on is written already.
+    """
     state = sum(array.nbytes for array in step.state().values())
     result = sum(array.nbytes for array in step.weights().values())
-    return (config.keep + 1) * (state + result) + 3 * result
+    written = sum(path.stat().st_size for path in out.rglob("*.safetensors"))
+    return (config.keep + 1) * (state + result) + 3 * result - written
 
 
 def _admit_step(step: Step, task: Task, out: Path, config: TrainConfig, progress: Progress) -> None:
     """Make sure that the ranks of STEP can share it and OUT has room; say what is special about it."""
     require_divisible(config, step.ranks, task.objective, step.written)
-    step.ranks.write(lambda: require_space(out, _bytes_of(step, config)))
+    step.ranks.write(lambda: require_space(out, _bytes_of(step, config, out)))
     for notice in step.notices:
         progress(Notice(notice))
 
@@ -226,7 +230,10 @@ def _admit(config: TrainConfig | None, out: Path, *, resume: bool) -> TrainConfi
     sweep(out)
     old = load_config(saved)
     if config and (problems := differences(old, config)):
-        raise MismatchError(f"{out} holds a run of another configuration", problems)
+        alone = command("train", out, "--resume")
+        raise MismatchError(
+            f"{out} holds a run of another configuration, with which {alone} goes on", problems
+        )
     return old
 
 

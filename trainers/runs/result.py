@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ..tasks import Task
+
+UNHELPED: Final = "no validation was better than the one before the first update, so what is written is what the run began with"
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ class TrainResult:
         lines = [f"{time}; {choice}"]
         if self.test:
             lines.append(_describe_test(self.test))
+        if self.best_step == 0:
+            lines.append(UNHELPED)
         if self.skipped:
             lines.append(f"{self.skipped} updates were skipped: not finite")
         return "\n".join([*lines, str(self.out), f"Next: {self.next}"])

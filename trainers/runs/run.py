@@ -119,6 +119,9 @@ class Run:
                 self._advance_or_shrink()
                 if any(stopping := self.ranks.exchange(interrupt.kind)):
                     self._stop(next(filter(None, stopping)))
+        if self._carried.stalled(self._config.early_stopping):
+            waited = self._carried.waited
+            self._progress(Notice(f"stopped early: {waited} validations in a row were no better"))
 
     def finish(self, started: float) -> TrainResult:
         """Write the best parameters and the plot; return what was done since STARTED."""
@@ -156,10 +159,8 @@ class Run:
 
     def _over(self) -> bool:
         """Return whether the run has come to its end, or validations no longer improve."""
-        stopping = self._config.early_stopping
-        if stopping and self._carried.waited >= stopping.patience:
-            return True
-        return self._length.over(self._done, self._carried.position)
+        stalled = self._carried.stalled(self._config.early_stopping)
+        return stalled or self._length.over(self._done, self._carried.position)
 
     def _advance_or_shrink(self) -> None:
         """Do an update; where memory runs out go back to the last checkpoint with half the batch."""

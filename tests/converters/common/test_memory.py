@@ -42,7 +42,7 @@ def run(*arguments, code=3):
 SERIES = (
     *(
         "--config",
-        "timeseries",
+        "examples/timeseries.yaml",
         "--set",
         "trust_code=examples.timeseries",
         "--set",
@@ -93,7 +93,7 @@ def test_a_check_needs_no_more_than_what_is_held_at_once(fixtures, monkeypatch):
 def test_a_run_that_goes_on_needs_as_much(tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, "0.1")
     (tmp_path / "run").mkdir()
-    config = load_config("timeseries", SERIES[3::2])
+    config = load_config("examples/timeseries.yaml", SERIES[3::2])
     (tmp_path / "run" / "config.yaml").write_text(dump_config(config))
     assert (
         "to train examples.timeseries:build needs"

@@ -8,6 +8,7 @@ from weighbridge.errors import MismatchError
 from weighbridge.tests.trainers.runs.test_loop import Killed, kill_after, records, same_run
 from weighbridge.trainers.config import dump_config, load_config
 from weighbridge.trainers.runs.carried import Carried
+from weighbridge.trainers.runs.events import Notice
 from weighbridge.trainers.runs.loop import train
 
 
@@ -29,7 +30,7 @@ def test_batches_are_sized_one_way(series_config):
 
 
 def test_a_setting_of_one_replaces_the_other_of_a_recipe(tmp_path):
-    config = load_config("timeseries", ["epochs=3"])
+    config = load_config("examples/timeseries.yaml", ["epochs=3"])
     assert config.epochs == 3
     file = tmp_path / "config.yaml"
     file.write_text(dump_config(config))
@@ -43,7 +44,11 @@ def test_a_run_stops_early_and_a_resumed_one_where_it_would_have(
     stopping = {"patience": 2, "min_delta": 10.0}
     config = series_config(steps=40, validate_every=2, early_stopping=stopping, checkpoint_every=3)
     straight, broken = tmp_path / "straight", tmp_path / "broken"
-    result = train(config, straight, backend="torch", task=series_task(config))
+    said = []
+    result = train(
+        config, straight, backend="torch", task=series_task(config), progress=said.append
+    )
+    assert said[-1] == Notice("stopped early: 2 validations in a row were no better")
     assert result.steps == 4  # the first validation sets the mark, two more are no better
     with pytest.raises(Killed):
         train(config, broken, backend="torch", task=series_task(config), progress=kill_after(4))

@@ -13,7 +13,7 @@ from ....converters.common.contents import ZIP, require
 from ....converters.values import Array
 from ....errors import MismatchError
 from .chunks import COLUMNS, features_of, symbols_at_once
-from .windows import Windows, moves
+from .windows import Windows, ends_of, moves
 
 if TYPE_CHECKING:
     from ...configuration.data import BarsData
@@ -32,11 +32,12 @@ def read_split(section: BarsData, path: Path, context: Context) -> Windows:  # n
     problems = [*_problems(columns), *_refused(gaps, section.missing)]
     if problems:
         raise MismatchError(f"{path} does not hold prices and volumes to learn from", problems)
+    ends = ends_of(gaps.shape[1], section, str(path))
     filled = fill(columns, gaps)
     at_once = symbols_at_once(gaps.shape[1], section.memory_limit_mb, section.symbols_per_chunk)
     labels = moves(filled["close"], section.horizon, section.threshold)
     left_out = gaps if section.missing == "drop" else np.zeros_like(gaps)
-    windows = Windows(features_of(filled, at_once), labels, left_out, section, str(path))
+    windows = Windows(features_of(filled, at_once), labels, left_out, section, ends)
     windows.report["missing_bars"] = int(gaps.sum())
     return windows
 

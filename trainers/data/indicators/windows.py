@@ -50,17 +50,13 @@ class Windows:
         labels: the class of every bar that has one, shape ``(symbols, bars - horizon)``.
         left_out: bars that no window and no horizon may hold, shape ``(symbols, bars)``.
         section: window, interval and horizon.
-        name: what to call the data in errors.
-
-    Raises:
-        BadInputError: there is no whole window.
+        ends: the last bar of every window.
     """
 
     def __init__(
-        self, features: Array, labels: Array, left_out: Array, section: BarsData, name: str
+        self, features: Array, labels: Array, left_out: Array, section: BarsData, ends: Array
     ) -> None:
         self._features, self._window = features, section.window
-        ends = _ends(features.shape[1], section, name)
         whole = _whole(left_out, ends - section.window + 1, ends + section.horizon)
         self._symbols, places = np.nonzero(whole)
         self._ends = ends[places]
@@ -97,8 +93,8 @@ class Windows:
         return digest.hexdigest()
 
 
-def _ends(bars: int, section: BarsData, name: str) -> Array:
-    """Return the last bar of every window.
+def ends_of(bars: int, section: BarsData, name: str) -> Array:
+    """Return the last bar of every window of BARS; NAME is what to call the data in errors.
 
     Raises:
         BadInputError: there is no whole window.

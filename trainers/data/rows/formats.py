@@ -69,9 +69,12 @@ def _kept() -> str:
 
 def _csv(datasets: Any, path: Path, separator: str = ",") -> Any:
     with path.open(encoding="utf-8-sig", newline="") as file:
-        names = next(csv.reader(file, delimiter=separator), [])
+        rows = csv.reader(file, delimiter=separator)
+        names, empty = next(rows, []), next(rows, None) is None
     if not names:
         raise ValueError("no line with the names of the columns")
+    if empty:
+        raise ValueError("no row below the names of the columns")
     if len(names) == 1 and separator == "," and ";" in names[0]:
         # As spreadsheets write it where a comma begins the decimals.
         return _csv(datasets, path, ";")

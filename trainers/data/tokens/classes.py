@@ -35,6 +35,17 @@ def _one(value: Any, column: str) -> Label | Refused:
     return Refused(f"{column} {value!r} is neither a name nor a whole number")
 
 
+def odd(placed: Sequence[tuple[str, Labels]]) -> list[str]:
+    """Return a line for every label of PLACED that is a number among names, or a name among numbers: the fewer ones."""
+    each = [
+        (place, it)
+        for place, them in placed
+        for it in (them if isinstance(them, tuple) else (them,))
+    ]
+    sides = [[it for it in each if isinstance(it[1], kind)] for kind in (str, int)]
+    return [f"{place}: {label!r}" for place, label in min(sides, key=len)]
+
+
 class Classes(NamedTuple):
     """What labels there are.
 
