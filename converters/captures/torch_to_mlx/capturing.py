@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.utils._pytree import TreeSpec
 
 from ...common.steps import step
 from .captured import Captured
@@ -25,7 +24,7 @@ from .recording.arguments import Inputs, by_name
 from .recording.deciding.masks import DECIDED
 from .recording.modes import Modes, Other, readers_of_mode
 from .recording.recorded import Recording
-from .recording.sources import sources, structure, user_inputs, writes
+from .recording.sources import input_names, sources, structure, writes
 from .recording.verifying import verify
 from .storage.masters import inputs_in, narrowed, on_masters
 
@@ -138,7 +137,7 @@ def _recording(
     first = canonical_names(state)
     reads, constants = sources(program)
     positions = writes(program)
-    names = _input_names(program)
+    names = input_names(program)
     ports = read_ports(program, names, dynamic)
     draft = Draft(program.graph_module, constants)
     table.apply(draft, passes)
@@ -156,21 +155,3 @@ def _recording(
     )
     verify(made.graph, draft.module, made.constants)
     return made
-
-
-def _input_names(program: ExportedProgram) -> list[str]:
-    """Return the path of every leaf of the user's inputs; positional ones have the graph's names."""
-    arguments, keywords = program.call_spec.in_spec.children()
-    names = [path for key, spec in _children(keywords) for path in _paths(spec, key)]
-    return [*user_inputs(program)[: arguments.num_leaves], *names]
-
-
-def _children(spec: TreeSpec) -> list[tuple[str, TreeSpec]]:
-    keys = spec.context if isinstance(spec.context, list) else range(len(spec.children()))
-    return [(str(key), child) for key, child in zip(keys, spec.children(), strict=True)]
-
-
-def _paths(spec: TreeSpec, path: str) -> list[str]:
-    if spec.is_leaf():
-        return [path]
-    return [name for key, child in _children(spec) for name in _paths(child, f"{path}.{key}")]

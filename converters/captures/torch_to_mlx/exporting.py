@@ -28,6 +28,7 @@ from .recording.comparing import SameMasks
 from .recording.cures import cured
 from .recording.deciding.counted import count_reads
 from .recording.deciding.holding import candidates, holding, is_open, shows
+from .recording.deciding.indifferent import without_indifferent
 from .recording.deciding.masks import as_the_example, held, is_decision, is_mask
 from .recording.deciding.sizes import sizes_open
 from .recording.failures import refuse
@@ -197,7 +198,8 @@ def _exported(
         with sizes_open() as sizes:
             program = _export(module, tensors, dynamic)
         functional = _functional(program)
-    functional.graph_module.meta.update({FIXED: sizes.fixed, ASKED: sizes.conditions})
+    asked = without_indifferent(functional, module, tensors, sizes.conditions, sizes.choices)
+    functional.graph_module.meta.update({FIXED: sizes.fixed, ASKED: asked})
     lift(functional, uses)
     check_packed(functional.graph)
     return functional
