@@ -128,9 +128,20 @@ class _Trial:
         names = zip(user_inputs(self.program), input_names(self.program), strict=True)
         values |= {node: given[name] for node, name in names}
         nodes = [node for node in self.program.graph.nodes if node.op == "placeholder"]
-        graph = torch.fx.Interpreter(self.program.graph_module)
+        graph = _Reshaping(self.program.graph_module)
         outputs = graph.run(*(values[node.name] for node in nodes))
         return _tensors(outputs[len(writes(self.program)) :])
+
+
+class _Reshaping(torch.fx.Interpreter):
+    """Runs a graph; strides of other sizes may not allow the views of the example's."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Return what TARGET gives."""
+        view = target is torch.ops.aten.view.default
+        return super().call_function(
+            torch.ops.aten.reshape.default if view else target, args, kwargs
+        )
 
 
 def _places(value: torch.Tensor) -> dict[int, tuple[Any, int]]:
