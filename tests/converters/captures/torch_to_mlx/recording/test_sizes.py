@@ -115,7 +115,11 @@ def test_sizes_that_decide_otherwise_are_refused_with_the_line(function):
             captured(to_mlx(torch.randn(*shape, 2)))
 
 
-@pytest.mark.parametrize(("function", "length"), [(padded, 5), (attended, 4)])
+def rounded(x):
+    return x[:, : round(x.shape[1] * 0.6) + 1]
+
+
+@pytest.mark.parametrize(("function", "length"), [(padded, 5), (attended, 4), (rounded, 4)])
 def test_sizes_that_decide_otherwise_for_the_same_result_are_taken(function, length):
     axes = {"x": {0: "batch", 1: "time"}}
     captured = capture(Sized(function), inputs={"x": torch.randn(2, length, 2)}, dynamic=axes)
