@@ -14,7 +14,7 @@ from .captured import Captured
 from .census import Census, census_of
 from .dtypes import to_mlx
 from .earlier import stored
-from .exporting import Dynamic, functionalized, record
+from .exporting import Dynamic, check_form, functionalized, record
 from .graph import build_graph
 from .parameters import Tensor, canonical_names
 from .passes import table
@@ -22,7 +22,7 @@ from .passes.draft import Draft
 from .ports import ASKED, read_ports, read_settings
 from .recording.arguments import Inputs, by_name
 from .recording.deciding.masks import DECIDED
-from .recording.modes import Modes, Other, readers_of_mode
+from .recording.modes import Modes, Other, check_modes, readers_of_mode
 from .recording.recorded import Recording
 from .recording.sources import input_names, sources, structure, writes
 from .recording.verifying import verify
@@ -54,12 +54,14 @@ def capture_torch(
             parameters stay as they are, and are cast as they are read.
 
     Raises:
-        BadInputError: a pass is not known.
+        BadInputError: a pass or one of MODES is not known, or DYNAMIC has another form.
         UnsupportedError: torch cannot record the module, an operation has no handler (with the census
             of all that have none; nothing has run in MLX by then), or one does not give in MLX the
             shape or dtype that torch recorded.
     """
     chosen = None if passes is None else table.check_names(passes)
+    check_form(dynamic or {})
+    check_modes(modes)
 
     record_one = _Recorder(inputs_in(compute, by_name(module, inputs)), dynamic or {}, chosen)
     there = narrowed(module, compute) if compute else module

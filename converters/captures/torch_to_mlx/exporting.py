@@ -48,6 +48,26 @@ def _tensor(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
+def check_form(dynamic: Any) -> None:
+    """Refuse what is no mapping of inputs to their axes, and those to names.
+
+    Raises:
+        BadInputError: it is not; how it is written is said.
+    """
+    axes = list(dynamic.values()) if isinstance(dynamic, Mapping) else [None]
+    names = [
+        isinstance(axis, int) and axis >= 0 and isinstance(name, str)
+        for each in axes
+        if isinstance(each, Mapping)
+        for axis, name in each.items()
+    ]
+    if not all(names) or not all(isinstance(each, Mapping) for each in axes):
+        raise BadInputError(
+            f"`dynamic` is {dynamic!r}; it maps an input to its axes, counted from 0, and those to names:"
+            ' {"x": {0: "batch"}}'
+        )
+
+
 def _check_dynamic(inputs: Mapping[str, Any], dynamic: Dynamic) -> None:
     inputs = leaves(inputs)
     for name, axes in dynamic.items():

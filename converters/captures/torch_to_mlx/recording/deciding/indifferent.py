@@ -157,9 +157,7 @@ def _places(value: torch.Tensor) -> dict[int, tuple[Any, int]]:
 def _names(condition: Tree) -> set[str]:
     if isinstance(condition, str):
         return {condition}
-    return (
-        set().union(*map(_names, condition[1:])) if isinstance(condition, tuple) else set[str]()
-    )
+    return set().union(*map(_names, condition[1:])) if isinstance(condition, tuple) else set[str]()
 
 
 def _seeded(call: Any) -> Any:
