@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any, Final
 
 import torch
@@ -70,6 +71,11 @@ class _Trial:
             for axis, (symbol, times) in axes.items()
         }
 
+    @cached_property
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Parameters of one number alone, as a gate of 0 that hides what it gates until it is trained: others for them."""
+        return _seeded(lambda: _varied(self.module))
+
     def makes_no_difference(self, choice: Tree, choices: Collection[Tree]) -> bool:
         """Tell whether sizes that choose otherwise than CHOICE give what is recorded."""
         found = [
@@ -108,7 +114,8 @@ class _Trial:
         """Tell whether module and recording give the same for SIZES; not where either fails."""
         inputs = mapped(lambda name, value: self._resized(name, value, sizes), self.tensors)
         try:
-            wanted = _seeded(lambda: self.module(**inputs))
+            call = partial(torch.func.functional_call, self.module, self.weights, (), inputs)
+            wanted = _seeded(call)
             found = _seeded(lambda: self._recorded(inputs))
             return all(_close(*pair) for pair in zip(found, _tensors(wanted), strict=True))
         except Exception:  # a module says in any way that it does not take these
@@ -122,7 +129,7 @@ class _Trial:
 
     def _recorded(self, inputs: Mapping[str, Any]) -> list[torch.Tensor]:
         """Return the tensors that the recording gives for INPUTS."""
-        given, state = leaves(inputs), self.program.state_dict
+        given, state = leaves(inputs), {**self.program.state_dict, **self.weights}
         reads, constants = sources(self.program)
         values = {node: state[name] for node, name in reads.items()} | constants
         names = zip(user_inputs(self.program), input_names(self.program), strict=True)
@@ -144,10 +151,24 @@ class _Reshaping(torch.fx.Interpreter):
         )
 
 
+def _varied(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    made: dict[int, torch.Tensor] = {}
+    for value in module.parameters():
+        if (
+            value.is_floating_point()
+            and value.numel()
+            and bool((value == value.flatten()[0]).all())
+        ):
+            made[id(value)] = 1 + 0.1 * torch.randn_like(value)
+    names = module.named_parameters(remove_duplicate=False)
+    return {name: made[id(value)] for name, value in names if id(value) in made}
+
+
 def _places(value: torch.Tensor) -> dict[int, tuple[Any, int]]:
     """Return axis of VALUE -> its symbol, and how many times that it is long."""
-    found = {}
-    for axis, size in enumerate(value.shape):
+    found: dict[int, tuple[Any, int]] = {}
+    sizes: Any = value.shape
+    for axis, size in enumerate(sizes):
         if isinstance(size, torch.SymInt) and size.node.expr.free_symbols:
             times, symbol = size.node.expr.as_coeff_Mul()
             found[axis] = (symbol, int(times))

@@ -126,3 +126,20 @@ def test_sizes_that_decide_otherwise_for_the_same_result_are_taken(function, len
     for shape in ((2, length), (1, 8), (3, 1), (1, 1), (2, 16), (4, 6)):
         x = torch.randn(*shape, 2)
         torch.testing.assert_close(to_torch(captured(to_mlx(x))), function(x))
+
+
+class Gated(torch.nn.Module):
+    """Adds a mean through a gate that is 0 until it is trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = torch.nn.Parameter(torch.zeros(2))
+
+    def forward(self, x):
+        return x + self.gate * x.mean(1, keepdim=True) if x.shape[1] > 1 else x
+
+
+def test_what_untrained_weights_hide_makes_a_difference():
+    captured = capture(Gated(), inputs={"x": torch.randn(2, 4, 2)}, dynamic={"x": {1: "time"}})
+    with pytest.raises(MismatchError, match="capture it again with such sizes"):
+        captured(to_mlx(torch.randn(2, 1, 2)))
