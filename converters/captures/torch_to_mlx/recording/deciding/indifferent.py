@@ -74,7 +74,8 @@ class _Trial:
     @cached_property
     def weights(self) -> dict[str, torch.Tensor]:
         """Parameters of one number alone, as a gate of 0 that hides what it gates until it is trained: others for them."""
-        return _seeded(lambda: _varied(self.module))
+        made: dict[str, torch.Tensor] = _seeded(lambda: _varied(self.module))
+        return made
 
     def makes_no_difference(self, choice: Tree, choices: Collection[Tree]) -> bool:
         """Tell whether sizes that choose otherwise than CHOICE give what is recorded."""
