@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.utils._pytree import TreeSpec
 
 from ...common.steps import step
 from .captured import Captured
 from .census import Census, census_of
 from .dtypes import to_mlx
 from .earlier import stored
-from .exporting import Dynamic, example, functionalized, record
+from .exporting import Dynamic, check_form, example, functionalized, record
 from .graph import build_graph
 from .parameters import Tensor, canonical_names
 from .passes import table
@@ -25,9 +24,9 @@ from .ports import ASKED, read_ports, read_settings
 from .recording.alike import computes_alike
 from .recording.arguments import Inputs, by_name
 from .recording.deciding.masks import DECIDED
-from .recording.modes import Modes, Other, readers_of_mode, without_weights
+from .recording.modes import Modes, Other, check_modes, readers_of_mode, without_weights
 from .recording.recorded import Recording
-from .recording.sources import sources, structure, user_inputs, writes
+from .recording.sources import input_names, sources, structure, writes
 from .recording.verifying import verify
 from .storage.masters import inputs_in, narrowed, on_masters
 
@@ -57,12 +56,14 @@ def capture_torch(
             parameters stay as they are, and are cast as they are read.
 
     Raises:
-        BadInputError: a pass is not known.
+        BadInputError: a pass or one of MODES is not known, or DYNAMIC has another form.
         UnsupportedError: torch cannot record the module, an operation has no handler (with the census
             of all that have none; nothing has run in MLX by then), or one does not give in MLX the
             shape or dtype that torch recorded.
     """
     chosen = None if passes is None else table.check_names(passes)
+    check_form(dynamic or {})
+    check_modes(modes)
 
     record_one = _Recorder(inputs_in(compute, by_name(module, inputs)), dynamic or {}, chosen)
     there = narrowed(module, compute) if compute else module
@@ -157,7 +158,7 @@ def _recording(
     first = canonical_names(state)
     reads, constants = sources(program)
     positions = writes(program)
-    names = _input_names(program)
+    names = input_names(program)
     ports = read_ports(program, names, dynamic)
     draft = Draft(program.graph_module, constants)
     table.apply(draft, passes)
@@ -175,21 +176,3 @@ def _recording(
     )
     verify(made.graph, draft.module, made.constants)
     return made
-
-
-def _input_names(program: ExportedProgram) -> list[str]:
-    """Return the path of every leaf of the user's inputs; positional ones have the graph's names."""
-    arguments, keywords = program.call_spec.in_spec.children()
-    names = [path for key, spec in _children(keywords) for path in _paths(spec, key)]
-    return [*user_inputs(program)[: arguments.num_leaves], *names]
-
-
-def _children(spec: TreeSpec) -> list[tuple[str, TreeSpec]]:
-    keys = spec.context if isinstance(spec.context, list) else range(len(spec.children()))
-    return [(str(key), child) for key, child in zip(keys, spec.children(), strict=True)]
-
-
-def _paths(spec: TreeSpec, path: str) -> list[str]:
-    if spec.is_leaf():
-        return [path]
-    return [name for key, child in _children(spec) for name in _paths(child, f"{path}.{key}")]

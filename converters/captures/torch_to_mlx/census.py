@@ -112,7 +112,7 @@ def _plain(target: Any) -> bool:
     module = getattr(target, "__module__", "")
     return (
         target is operator.getitem
-        or module in ("_operator", "math")
+        or module in ("_operator", "math", "builtins")
         or (module == "torch" and getattr(target, "__name__", "").startswith("sym_"))
     )
 

@@ -28,6 +28,7 @@ from .recording.comparing import SameMasks
 from .recording.cures import cured
 from .recording.deciding.counted import count_reads
 from .recording.deciding.holding import candidates, holding, is_open, shows
+from .recording.deciding.indifferent import without_indifferent
 from .recording.deciding.masks import as_the_example, held, is_decision, is_mask
 from .recording.deciding.sizes import sizes_open
 from .recording.failures import refuse
@@ -45,6 +46,26 @@ def _tensor(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value.copy())
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def check_form(dynamic: Any) -> None:
+    """Refuse what is no mapping of inputs to their axes, and those to names.
+
+    Raises:
+        BadInputError: it is not; how it is written is said.
+    """
+    axes = list(dynamic.values()) if isinstance(dynamic, Mapping) else [None]
+    names = [
+        isinstance(axis, int) and axis >= 0 and isinstance(name, str)
+        for each in axes
+        if isinstance(each, Mapping)
+        for axis, name in each.items()
+    ]
+    if not all(names) or not all(isinstance(each, Mapping) for each in axes):
+        raise BadInputError(
+            f"`dynamic` is {dynamic!r}; it maps an input to its axes, counted from 0, and those to names:"
+            ' {"x": {0: "batch"}}'
+        )
 
 
 def _check_dynamic(inputs: Mapping[str, Any], dynamic: Dynamic) -> None:
@@ -197,7 +218,8 @@ def _exported(
         with sizes_open() as sizes:
             program = _export(module, tensors, dynamic)
         functional = _functional(program)
-    functional.graph_module.meta.update({FIXED: sizes.fixed, ASKED: sizes.conditions})
+    asked = without_indifferent(functional, module, tensors, sizes.conditions, sizes.choices)
+    functional.graph_module.meta.update({FIXED: sizes.fixed, ASKED: asked})
     lift(functional, uses)
     check_packed(functional.graph)
     return functional

@@ -24,6 +24,16 @@ OWN: Final = ("torch.fx", "torch.export", "torch._export")  # look at every modu
 Recorder = Callable[[nn.Module, bool], Any]
 
 
+def check_modes(modes: str) -> None:
+    """Refuse what is none of MODES, whether the module has two or not.
+
+    Raises:
+        BadInputError: it is none.
+    """
+    if modes not in KNOWN:
+        raise BadInputError(f"modes is {modes!r}; it is one of {', '.join(map(repr, KNOWN))}")
+
+
 class _Watch:
     """Stands before ``training`` of every module, and notes who reads it."""
 
@@ -86,8 +96,6 @@ class Other:
     """
 
     def __init__(self, module: nn.Module, record: Recorder, modes: Modes) -> None:
-        if modes not in KNOWN:
-            raise BadInputError(f"modes is {modes!r}; it is one of {', '.join(map(repr, KNOWN))}")
         self._name, self._mode = type(module).__name__, not module.training
         self._why = "with modes='one'" if modes == "one" else "and it cannot be copied"
         self._blank = None if modes == "one" else without_weights(module)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
+from torch.utils._pytree import TreeSpec
 
 from .....errors import UnsupportedError
 
@@ -62,3 +63,21 @@ def user_inputs(program: ExportedProgram) -> list[str]:
     """Return the graph's names of the inputs, in order."""
     specs = program.graph_signature.input_specs
     return [spec.arg.name for spec in specs if spec.kind.name == "USER_INPUT"]
+
+
+def input_names(program: ExportedProgram) -> list[str]:
+    """Return the path of every leaf of the user's inputs; positional ones have the graph's names."""
+    arguments, keywords = program.call_spec.in_spec.children()
+    names = [path for key, spec in _children(keywords) for path in _paths(spec, key)]
+    return [*user_inputs(program)[: arguments.num_leaves], *names]
+
+
+def _children(spec: TreeSpec) -> list[tuple[str, TreeSpec]]:
+    keys = spec.context if isinstance(spec.context, list) else range(len(spec.children()))
+    return [(str(key), child) for key, child in zip(keys, spec.children(), strict=True)]
+
+
+def _paths(spec: TreeSpec, path: str) -> list[str]:
+    if spec.is_leaf():
+        return [path]
+    return [name for key, child in _children(spec) for name in _paths(child, f"{path}.{key}")]

@@ -151,6 +151,19 @@ def test_dynamic_must_name_inputs_and_axes_that_exist(dynamic):
         capture(Positions(), inputs=EXAMPLE, dynamic=dynamic)
 
 
+@pytest.mark.parametrize(
+    "dynamic", [["ids"], {"ids": [0, 1]}, {"ids": {-1: "n"}}, {"ids": {"0": "n"}}, {"ids": {0: 1}}]
+)
+def test_dynamic_of_another_form_is_refused_with_how_it_is_written(dynamic):
+    with pytest.raises(BadInputError, match=r'those to names: \{"x": \{0: "batch"\}\}'):
+        capture(Positions(), inputs=EXAMPLE, dynamic=dynamic)
+
+
+def test_other_modes_than_those_that_are_known_are_refused():
+    with pytest.raises(BadInputError, match="modes is 'all'; it is one of 'lazy'"):
+        capture(Positions(), inputs=EXAMPLE, modes="all")
+
+
 class Table(nn.Module):
     def __init__(self):
         super().__init__()

@@ -30,6 +30,17 @@ def _truncate(x: mx.array) -> mx.array:
     return mx.where(x < 0, mx.ceil(x), mx.floor(x)) if is_float(x) else x
 
 
+@operation("round.decimals")
+def _round_to(self: mx.array, decimals: int) -> mx.array:
+    """Round to DECIMALS; whole tens divide, whose power of ten is exact where its inverse is not."""
+    if not is_float(self):
+        return self
+    tens = 10.0 ** abs(decimals)
+    if decimals < 0:
+        return mx.round(self / tens) * tens
+    return mx.round(self * tens) / tens if decimals else mx.round(self)
+
+
 def _angle(x: mx.array) -> mx.array:
     if x.dtype == mx.complex64:
         return mx.arctan2(mx.imag(x), mx.real(x))

@@ -32,13 +32,14 @@ def condition(shapes: Any, asked: Any, answer: Any) -> Tree | None:
 
 
 def _bounds(holds: Any) -> bool:
-    """Tell whether HOLDS bounds one size, or tells it from 0 or 1, which torch alone minds."""
+    """Tell whether HOLDS bounds one size, as its port says: from 2 means from 1, unless 1 itself is asked for."""
     sides = getattr(holds, "args", ())
-    alone = (
-        len(sides) == 2 and any(it.is_Symbol for it in sides) and any(it.is_number for it in sides)
-    )
-    special = isinstance(holds, sympy.Ne) and any(it in (0, 1) for it in sides)
-    return alone and (isinstance(holds, _ORDER) or special)
+    alone = [it for it in sides if it.is_Symbol]
+    if len(sides) != 2 or not alone or not any(it.is_number for it in sides):
+        return False
+    not_zero = isinstance(holds, sympy.Ne) and 0 in sides
+    one, two = (holds.subs(alone[0], size) for size in (1, 2))
+    return not_zero or (isinstance(holds, _ORDER) and not (two and not one))
 
 
 def tree(expression: Any) -> Tree:
@@ -53,7 +54,14 @@ def tree(expression: Any) -> Tree:
 def holds(conditions: Mapping[Tree, str], sizes: Mapping[str, int]) -> list[str]:
     """Return the lines of code whose CONDITIONS do not hold for SIZES."""
     given = tuple(sorted(sizes.items()))
-    return [line for each, line in conditions.items() if not _value(each, given)]
+    return [line for each, line in conditions.items() if not _holds(each, given)]
+
+
+def _holds(each: Tree, sizes: tuple[tuple[str, int], ...]) -> bool:
+    try:
+        return bool(_value(each, sizes))
+    except ZeroDivisionError:  # a remainder of nothing
+        return False
 
 
 @lru_cache(maxsize=4096)

@@ -51,7 +51,7 @@ def refuse_counters(
         changed.pop(DRAWN, None)
         if changed and not _same(program, _recorded_after(holders, changed, recorded)):
             restore(holders, before)
-            _refuse(sorted(changed), _after_one(module, tensors()))
+            _refuse(sorted({name for _, name in changed}), _after_one(module, tensors()))
     finally:
         restore(holders, before)
         for (

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
-Kept = dict[str, Any]  # where and under which name -> a number, or a list or dictionary
+Kept = dict[Any, Any]  # place of the holder, name in messages -> a number, or a list or dictionary
 
 _NUMBERS: Final = (bool, int, float)  # a text names a way, which stays as the first call chose it
 _LISTS: Final = (list, deque)
@@ -60,15 +60,19 @@ class Holder(NamedTuple):
 
 def kept(holders: Sequence[Holder]) -> Kept:
     """Return what HOLDERS keep now, copied."""
-    return {key: _copied(value) for it in holders for _, key, value in it.counted()}
+    return {
+        (place, key): _copied(value)
+        for place, it in enumerate(holders)  # names alone may be equal
+        for _, key, value in it.counted()
+    }
 
 
 def restore(holders: Sequence[Holder], wanted: Kept) -> None:
     """Let HOLDERS keep what is WANTED; lists and dictionaries stay the same objects."""
-    for holder in holders:
+    for place, holder in enumerate(holders):
         for name, key, value in holder.counted():
-            if key in wanted and _copied(value) != wanted[key]:
-                _set(holder, name, value, wanted[key])
+            if (place, key) in wanted and _copied(value) != wanted[place, key]:
+                _set(holder, name, value, wanted[place, key])
 
 
 def _set(holder: Holder, name: str, value: Any, wanted: Any) -> None:

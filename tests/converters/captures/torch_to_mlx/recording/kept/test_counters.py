@@ -291,3 +291,24 @@ class Named(torch.nn.Module):
 def test_a_dictionary_that_loads_what_it_has_is_left_alone():
     found = capture(Named(), inputs={"x": torch.ones(2)})(to_mlx(torch.ones(2)))
     assert torch.equal(to_torch(found), torch.full((2,), 2.0))
+
+
+FACTORS = [1.0, 2.0]
+
+
+class NamedAlike(nn.Module):
+    """Keeps under a name what a global list is called too."""
+
+    def __init__(self):
+        super().__init__()
+        self.FACTORS = {2: 3.0}
+
+    def forward(self, x):
+        return x * self.FACTORS[2] * FACTORS[1]
+
+
+def test_equal_names_at_two_places_are_two():
+    module = NamedAlike()
+    captured = capture(module, inputs=EXAMPLE)
+    torch.testing.assert_close(to_torch(captured(to_mlx(EXAMPLE["x"]))), EXAMPLE["x"] * 6)
+    assert (module.FACTORS, FACTORS) == ({2: 3.0}, [1.0, 2.0])
