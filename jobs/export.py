@@ -308,10 +308,14 @@ def trial_of(
     """
     from ..converters.models.pictures import of_pictures
     from ..parity.goldens.recorder import text_folder
-    from ..parity.probes.probes import make_probes
+    from ..parity.probes.probes import make_probes, stand_ins
 
     try:
-        probes = make_probes(signature, tokenizer=text_folder(model), quick=quick, reach=reach)
+        reserved = stand_ins(model.config)
+        folder = text_folder(model)
+        probes = make_probes(
+            signature, tokenizer=folder, quick=quick, reach=reach, reserved=reserved
+        )
     except UnsupportedError:
         return []
     return [of_pictures(pictures, probe.inputs) for probe in probes]

@@ -19,7 +19,7 @@ from ...errors import WeighbridgeError
 from ..configuration.lengths import to_cross
 from ..goldens.rounding import WIDE
 from ..probes import coverage
-from ..probes.probes import Probe, make_probes
+from ..probes.probes import Probe, make_probes, stand_ins
 from ..weights.orders import shorten
 from ..weights.weights import base_weights, has_wider, kept_weights, storage_dtype
 from .candidate import Candidate
@@ -49,6 +49,7 @@ def record_for(
     reach = REACH if candidate.program else 0
     about: dict[str, Any] = {"quick": quick, "past": past, "reach": reach}
     about |= {"tokens": tokens_for(reference, candidate), "pad": pad_of(reference.config)}
+    about["reserved"] = stand_ins(reference.config)
     pictures = candidate.pictures
     for probe in probes or ():
         require_pictures(pictures, probe.inputs)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -30,7 +29,7 @@ from ..check.stages import error_stage, unstudied
 from ..check.verdict import Stage
 from ..goldens.golden import Golden
 from ..goldens.rounding import parse_storage
-from ..probes.probes import Probe, make_probes, masks_of, sequence_limit
+from ..probes.probes import Probe, make_probes, masks_of, sequence_limit, stand_ins
 from ..probes.thresholds import Threshold
 from ..reference.floors import floor
 from ..text.tokenizers import load_tokenizer
@@ -39,8 +38,6 @@ from .token_types import NOT_TAKEN, runner_for, signature_for, takes_types, type
 
 NAME: Final = "reach"
 TEXTS: Final = 8  # of ids at the edges, at most
-# Ids that stand for an image or sound: alone in a text they mean nothing.
-STANDS_FOR: Final = re.compile(r".*(image|video|audio|vision|boi|eoi).*_(token_id|token_index)")
 
 
 class Asked(NamedTuple):
@@ -61,8 +58,7 @@ def edge_ids(model: Model, vocabulary: int) -> list[int]:
     named = [config.get(f"{kind}_token_id") for kind in ("pad", "bos", "eos")]
     found = [0, vocabulary - 1, *(it for it in named if type(it) is int)]
     found += [*tokenizer.special.values(), *tokenizer.added] if tokenizer else []
-    parts = [config, *(it for it in config.values() if isinstance(it, Mapping))]
-    other = {value for part in parts for key, value in part.items() if STANDS_FOR.fullmatch(key)}
+    other = stand_ins(config)
     return [it for it in dict.fromkeys(found) if 0 <= it < vocabulary and it not in other]
 
 
@@ -175,7 +171,7 @@ def questions(golden: Golden, switches: Sequence[Threshold], *, quick: bool) -> 
     signature, model = golden.signature, golden.model
     if model is None:
         return []
-    small, *_ = make_probes(signature, tokenizer=None, quick=True)
+    small, *_ = make_probes(signature, tokenizer=None, quick=True, reserved=stand_ins(model.config))
     edges = [*edge_texts(small, signature, edge_ids(model, vocabulary_of(signature)))]
     return [*edges[: 1 if quick else TEXTS], *far_texts(small, signature, switches)]
 

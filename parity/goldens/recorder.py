@@ -28,7 +28,7 @@ from ..configuration.lengths import recorded, to_cross
 from ..configuration.reads import Reads, read_keys, recorded_reads
 from ..configuration.settings import with_agreed_ids
 from ..configuration.unlisted import unlisted_lengths
-from ..probes.probes import Probe, describe_probe, make_probes, masks_of
+from ..probes.probes import Probe, describe_probe, make_probes, masks_of, stand_ins
 from ..reference.routing import chosen_experts, has_experts, never_chosen
 from ..text.side import read_text_side
 from ..weights.sketches.at_hand import sketches_at_hand
@@ -124,7 +124,9 @@ class Recorder:
         if self.chosen is not None:
             return list(self.chosen)
         past = to_cross(self.model, self.signature, quick=False)
-        return make_probes(self.signature, tokenizer=text_folder(self.model), past=past)
+        reserved = stand_ins(self.model.config)
+        folder = text_folder(self.model)
+        return make_probes(self.signature, tokenizer=folder, past=past, reserved=reserved)
 
     @cached_property
     def _stored(self) -> list[dict[str, Array]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -25,6 +26,8 @@ LONGEST = 1024  # tokens in a probe, whatever the position range: a check must e
 LARGEST = (
     1 << 25
 )  # numbers in one row's output: logits of a large vocabulary fill memory in float64
+# Settings whose ids stand for a picture or a sound: alone in a text they mean nothing.
+STANDS_FOR: Final = re.compile(r".*(image|video|audio|vision|boi|eoi).*_(token_id|token_index)")
 SHORTEST = 64  # tokens in the longest probe, however large the vocabulary
 
 # Numbers that an output has at least: one alone is right to its last bit now and then, by chance, and
@@ -113,15 +116,29 @@ ROLES: Final[Mapping[str, Fill]] = {
 }
 
 
-def synthetic_texts(vocabulary: int, random: np.random.Generator) -> Iterator[list[int]]:
-    """Yield ids as unevenly spread as words are, where there is no tokenizer.
+def synthetic_texts(
+    vocabulary: int, random: np.random.Generator, reserved: Collection[int] = ()
+) -> Iterator[list[int]]:
+    """Yield ids as unevenly spread as words are, where there is no tokenizer; none of those RESERVED.
 
     The first eighth of a vocabulary, at most 1000 ids, may be special and is left aside.
     """
     first = min(1000, vocabulary // 8)
     while True:
         spread = random.random(24) ** 3  # small ids are frequent ones
-        yield [first + int(part * (vocabulary - first)) for part in spread]
+        drawn = [first + int(part * (vocabulary - first)) for part in spread]
+        yield [first if it in reserved else it for it in drawn]
+
+
+def stand_ins(config: Mapping[str, Any]) -> frozenset[int]:
+    """Return the ids that stand for a picture or a sound, which mean nothing in a text without one.
+
+    >>> sorted(stand_ins({"image_token_id": 7, "eos_token_id": 2, "text_config": {"audio_token_index": 9}}))
+    [7, 9]
+    """
+    parts = [config, *(it for it in config.values() if isinstance(it, Mapping))]
+    named = ((key, value) for part in parts for key, value in part.items())
+    return frozenset(it for key, it in named if STANDS_FOR.fullmatch(key) and type(it) is int)
 
 
 def sequence_limit(signature: Signature) -> int:
@@ -237,6 +254,7 @@ def make_probes(  # noqa: PLR0913  # what a check asks for, by keyword
     reach: int = 0,
     tokens: int | None = None,
     pad: int = 0,
+    reserved: Collection[int] = (),
 ) -> list[Probe]:
     """Return probes for SIGNATURE, the same ones for the same arguments.
 
@@ -249,6 +267,7 @@ def make_probes(  # noqa: PLR0913  # what a check asks for, by keyword
         reach: if not 0, one more row of so many tokens, or as many as the model takes.
         tokens: how many those of a check that is not quick have together; ``None`` for any number.
         pad: the id of padding where no tokenizer says it.
+        reserved: ids that are not drawn where there is no tokenizer; see :func:`stand_ins`.
 
     Raises:
         UnsupportedError: an input has a role that no probe is known for.
@@ -262,7 +281,7 @@ def make_probes(  # noqa: PLR0913  # what a check asks for, by keyword
     usual = ordinary(signature, reach, tokens, quick=quick)
     for layout in [*usual, *crossing(past, signature)]:
         adapted = _adapt(layout, signature)
-        texts = cycle(encoded) if encoded else synthetic_texts(vocabulary, random)
+        texts = cycle(encoded) if encoded else synthetic_texts(vocabulary, random, reserved)
         inputs = _inputs(signature, Context(adapted, (), texts, random, pad))
         rows = positions_past(past, max(layout.lengths)) if layout.name.startswith(PAST) else ()
         probes.setdefault(f"{_identity(adapted, inputs)} {rows}", Probe(layout.name, inputs, rows))

@@ -9,8 +9,9 @@ import pytest
 
 from weighbridge.converters.models import Port, Signature
 from weighbridge.converters.models.families import encoder_signature
+from weighbridge.converters.models.signature import causal_signature
 from weighbridge.errors import UnsupportedError
-from weighbridge.parity.probes.probes import LARGEST, make_probes, masks_of
+from weighbridge.parity.probes.probes import LARGEST, make_probes, masks_of, stand_ins
 from weighbridge.parity.probes.sentences import SENTENCES
 from weighbridge.parity.text.tokenizers import load_tokenizer
 
@@ -128,3 +129,19 @@ def test_an_unknown_role_is_refused_by_name():
     signature = Signature((Port("x", "float32", (1, 2), "telepathy"),), ())
     with pytest.raises(UnsupportedError, match="telepathy"):
         make_probes(signature, tokenizer=None)
+
+
+def test_ids_that_stand_for_pictures_are_in_no_text_that_is_drawn():
+    config = {"vocab_size": 136, "image_token_id": 130, "text_config": {"audio_token_index": 132}}
+    taken = causal_signature(config)
+    reserved = stand_ins(config)
+    drawn, left = (
+        {
+            int(it)
+            for probe in make_probes(taken, tokenizer=None, **ways)
+            for it in probe.inputs["input_ids"].flat
+        }
+        for ways in ({}, {"reserved": reserved})
+    )
+    assert drawn >= reserved == {130, 132}
+    assert drawn - left == reserved
