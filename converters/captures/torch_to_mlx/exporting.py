@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from typing import Any
+from typing import Any, Final
+from unittest import mock
 
+import mlx.core as mx
 import numpy as np
 import torch
 from torch.export import Dim, ExportedProgram
 
 from ....errors import BadInputError, UnsupportedError
+from ...common.arrays import from_mlx, to_torch
 from ...common.memory import pass_on_shortage
 from .operations.decompositions import decomposed, updating
 from .operations.recurrent.recorded import check_packed, kept_whole
@@ -38,6 +42,7 @@ from .recording.kept.numbers import Counted, numbers_known
 from .recording.pure import made_pure
 from .recording.strides import order_as_stored
 
+FAKE: Final = "torch._subclasses.fake_tensor"  # logs each failure with a traceback
 Dynamic = Mapping[str, Mapping[int, str]]
 
 
@@ -45,6 +50,8 @@ def _tensor(value: Any) -> Any:
     """Return VALUE as a tensor of its own: torch takes inputs that are one object for one input."""
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value.copy())
+    if isinstance(value, mx.array):
+        return to_torch(from_mlx(value))
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
@@ -243,7 +250,8 @@ def _export(
 @contextlib.contextmanager
 def recording(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[dict[int, Use]]:
     """Record MODULE in the block, whatever the caller's mode; yield the uses of ``autograd.Function``."""
+    said_by_error = mock.patch.object(logging.getLogger(FAKE), "disabled", True)
     with warnings.catch_warnings(), torch.enable_grad(), cured(module, inputs), hooks_refused():
         warnings.simplefilter("ignore")
-        with kept_whole(), refused_in_autocast(), functions_noted() as uses:
+        with said_by_error, kept_whole(), refused_in_autocast(), functions_noted() as uses:
             yield uses

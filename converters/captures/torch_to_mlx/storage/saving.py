@@ -31,11 +31,13 @@ def save(
         sizes: one mapping of dimension -> size for each trace.
 
     Raises:
-        BadInputError: SIZES lack a dimension that varies, or PATH is not called ``.mlxfn``.
+        BadInputError: SIZES lack a dimension that varies, or PATH is not called ``.mlxfn`` or is in no folder.
         UnsupportedError: MLX cannot write it, or what is read back computes something else.
     """
     if path.suffix != ".mlxfn":
         raise BadInputError(f"{path}: name it *.mlxfn")
+    if not path.parent.is_dir():
+        raise BadInputError(f"{path}: there is no folder {path.parent}")
     examples = [_example(ports, chosen) for chosen in sizes or ({},)]
     draft = path.with_name(f".{path.stem}.partial.mlxfn")
     random: Any = mx.random.state

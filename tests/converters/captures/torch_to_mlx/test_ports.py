@@ -231,3 +231,15 @@ def test_more_inputs_than_forward_has_are_refused():
         BadInputError, match=r"3 inputs, but Paired\.forward takes 2 in order: a, b"
     ):
         capture(Paired(), inputs=(torch.ones(2),) * 3)
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+def test_example_inputs_may_be_arrays_of_mlx(dtype):
+    captured = capture(Paired(), inputs=[mx.ones((2, 3), dtype)] * 2)
+    assert captured(mx.ones((2, 3), dtype), mx.ones((2, 3), dtype)).dtype == dtype
+
+
+def test_an_example_that_does_not_fit_is_one_error_and_no_log(caplog, capfd):
+    with pytest.raises(UnsupportedError, match=r"\[2, 3\] X \[4, 5\]"):
+        capture(nn.Linear(4, 5), inputs=[torch.ones(2, 3)])
+    assert "failed while attempting" not in caplog.text + capfd.readouterr().err

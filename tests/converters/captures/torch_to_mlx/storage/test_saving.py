@@ -130,6 +130,8 @@ def test_what_cannot_be_saved_is_refused_and_leaves_nothing(reader, tmp_path):
     with pytest.raises(UnsupportedError, match="draws random numbers"):
         noisy.save(tmp_path / "noisy.mlxfn")
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(BadInputError, match="there is no folder"):
+        reader.save(tmp_path / "none" / "reader.mlxfn")
 
 
 def test_a_state_dict_is_taken_whole(reader):
