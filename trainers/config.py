@@ -23,6 +23,7 @@ from .configuration.section import Section
 from .configuration.updates import AdamWSection, AdapterSection, Optimizer, ScheduleSection
 from .data.rows.guessing import FOLDER, inside, section_of
 
+ORIGIN = "live:"  # begins the name of what is in memory, in the configuration that a run keeps
 DEFAULT = "docstrings"  # the recipe where none is named: complete, small, needs no network
 CHOSEN_BY = {
     "data": "kind",

@@ -11,16 +11,13 @@ import numpy as np
 
 from ..converters.models.factories import framework_or_none, kind_of
 from ..errors import BadInputError
-from .config import TrainConfig, validate
+from .config import ORIGIN, TrainConfig, validate
 from .data.batches import Batch, Dataset
 from .data.given import Given
 from .data.series import Series
 
 HELD_OUT: Final = 0.1  # of the examples, where data is one dataset without splits
 SPLITS: Final = ("train", "validation", "test")
-ORIGIN: Final = (
-    "live:"  # begins the name of what is in memory, in the configuration that a run keeps
-)
 
 
 @dataclass(frozen=True)
@@ -144,7 +141,11 @@ def _splits(data: Any, settings: Mapping[str, Any]) -> Iterator[tuple[str, Datas
 def _dataset(given: Any, name: str) -> Any:
     if isinstance(given, Mapping):
         arrays = {key: np.asarray(array) for key, array in given.items()}
-        if len({len(array) if array.ndim else -1 for array in arrays.values()}) != 1:
-            raise BadInputError(f"{name} is no mapping of arrays with one row for each example")
+        rows = {key: len(it) if it.ndim else "none" for key, it in arrays.items()}
+        if len({*rows.values()}) != 1 or "none" in rows.values():
+            counts = ", ".join(f"{key} has {count}" for key, count in rows.items()) or "it is empty"
+            raise BadInputError(
+                f"{name} is no mapping of arrays with one row for each example: {counts}"
+            )
         return Series(arrays)
     return Given(given, name)

@@ -147,7 +147,8 @@ def test_what_is_no_module_of_pytorch_is_refused(tmp_path):
     [
         ({"train": Points(9, 0)}, "data has no split validation"),
         (Points(1, 0), "data has 1 examples"),
-        ({"x": np.ones((3, 2)), "y": np.ones(4)}, "one row for each example"),
+        ({"x": np.ones((3, 2)), "y": np.ones(4)}, "one row for each example: x has 3, y has 4"),
+        ({"x": np.ones((3, 2)), "y": 1.0}, "x has 3, y has none"),
         (3, "data has no method __len__"),
     ],
 )
@@ -177,6 +178,30 @@ def test_a_module_of_16_bits_is_trained_in_float32(dtype):
         assert weight.dtype == np.float32
         for other in found[1:]:
             np.testing.assert_allclose(other[name], weight, rtol=1e-6)
+
+
+class Examples(torch.utils.data.Dataset):
+    """Examples one by one, in the dtype in which numpy makes numbers."""
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, row):
+        x = np.random.default_rng(row).normal(size=2)
+        return {"x": x, "y": x.sum(keepdims=True)}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("double", [False, True])
+def test_numbers_in_float64_are_trained_on_in_float32(double, backend, tmp_path):
+    rows = Examples()
+    arrays = {key: np.stack([rows[it][key] for it in range(24)]) for key in ("x", "y")}
+    given = module().double() if double else module()
+    _, one = train(Distance, arrays, tmp_path / "one", given, backend)
+    _, other = train(Distance, rows, tmp_path / "other", module(), backend)
+    narrow = {key: it.astype(np.float32) for key, it in arrays.items()}
+    _, wanted = train(Distance, narrow, tmp_path / "wanted", module(), backend)
+    assert one.best == other.best == wanted.best
 
 
 class Halves(Distance):

@@ -34,6 +34,11 @@ class Batch(dict[str, Array]):
         return self
 
 
+def narrowed(array: Array) -> Array:
+    """Return ARRAY, in float32 where it is in float64, as numpy makes numbers: modules are trained in float32."""
+    return array.astype(np.float32) if array.dtype == np.float64 else array
+
+
 class Dataset(Protocol):
     """Examples by row number, checked when they were read."""
 

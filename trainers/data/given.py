@@ -11,7 +11,7 @@ import xxhash
 from ...converters.models.factories import kind_of
 from ...converters.values import Array
 from ...errors import UsersCodeError
-from .batches import Batch
+from .batches import Batch, narrowed
 
 HASHED: Final = 64  # examples that tell data from other data
 # What data of ours may say of itself; the same names of a user's class mean something else.
@@ -53,7 +53,7 @@ class Given:
             return found
         if not isinstance(found, dict) or not all(hasattr(it, "dtype") for it in found.values()):
             raise UsersCodeError(f"{self._name}.batch returned no dictionary of arrays")
-        inputs = {name: np.asarray(array) for name, array in found.items()}
+        inputs = {name: narrowed(np.asarray(array)) for name, array in found.items()}
         return Batch(inputs, len(rows), sum(array.size for array in inputs.values()))
 
     def __getattr__(self, name: str) -> Any:

@@ -14,7 +14,7 @@ from ...converters.checkpoints.formats.npz import NpzFile
 from ...converters.common.contents import ZIP, require
 from ...converters.values import Array
 from ...errors import BadInputError, MismatchError
-from .batches import Batch
+from .batches import Batch, narrowed
 from .rows.tables import is_table, part_of, read_table, taken
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Series:
 
     def batch(self, rows: Sequence[int]) -> Batch:
         """Return the examples ROWS of every array."""
-        inputs = {name: array[list(rows)] for name, array in self.arrays.items()}
+        inputs = {name: narrowed(array[list(rows)]) for name, array in self.arrays.items()}
         return Batch(inputs, len(rows), sum(array.size for array in inputs.values()))
 
     def length(self, row: int) -> int:  # noqa: ARG002 - all rows are alike

@@ -13,7 +13,7 @@ from ...converters.common.users_code import called
 from ...converters.models.factories import kind_of, named_code
 from ...converters.values import Array
 from ...errors import BadInputError, MismatchError, UsersCodeError
-from ..config import TrainConfig
+from ..config import ORIGIN, TrainConfig
 from ..configuration.objectives import CustomObjective
 from ..data.batches import Dataset
 from ..evaluation import Measure, Scores, without_answers
@@ -46,7 +46,8 @@ def fitted(objective: Objective, config: TrainConfig, train: Dataset) -> Objecti
     """
     given = train.batch(range(min(len(train), EXAMPLES))).inputs
     if problems := [*_missing(objective, given), *_unlike(objective, given)]:
-        summary = f"data {config.data.kind} does not fit the objective {config.objective.name}"
+        kind, name = (it.removeprefix(ORIGIN) for it in (config.data.kind, config.objective.name))
+        summary = f"data {kind} does not fit the objective {name}"
         raise MismatchError(summary, problems)
     return taking(objective, given)
 
