@@ -69,7 +69,7 @@ def convert(
         weighbridge.convert("bert-mlx", "bert-again", to="torch")
     """
     merged = Path(adapter) if adapter else None
-    chosen = Options(**options)
+    chosen = Options.of(options)
     return convert_model(str(source), Path(target), to, adapter=merged, options=chosen)
 
 
@@ -106,7 +106,7 @@ def convert_adapter(
     """
     require_one_of(to, ("mlx", "peft"), "to")
     request = AdapterRequest(to, base, trained_on, destination)
-    return carry_adapter(Path(source), Path(target), request, options=Options(**options))
+    return carry_adapter(Path(source), Path(target), request, options=Options.of(options))
 
 
 @typed
@@ -148,7 +148,7 @@ def merge(
     """
     chosen: dict[str, Any] = {"promote": promote, "trained_on": trained_on}
     places = str(base), Path(adapter), Path(target)
-    return merge_adapter(*places, **chosen, options=Options(**options))
+    return merge_adapter(*places, **chosen, options=Options.of(options))
 
 
 @typed
@@ -183,7 +183,7 @@ def quantize(source: Any, target: Location | None = None, **options: Any) -> Any
     named = signature(request_of).parameters.keys() & options.keys()
     request = request_of(**{name: options.pop(name) for name in named})
     if target is not None:
-        return quantize_model(str(source), Path(target), request, options=Options(**options))
+        return quantize_model(str(source), Path(target), request, options=Options.of(options))
     if isinstance(source, str | Path):
         raise BadInputError(f"name the directory to write: quantize({str(source)!r}, TARGET)")
     return quantize_module(source, request)
@@ -289,17 +289,17 @@ def export(
     target = Path(target)
     if target.suffix == ".mlpackage":
         own = {name: options.pop(name) for name in OF_PACKAGES & options.keys()}
-        return export_coreml(str(source), target, **own, options=Options(**options))
+        return export_coreml(str(source), target, **own, options=Options.of(options))
     suffix = ".onnx" if options.get("external_data") else target.suffix
     if job := PROGRAMS.get(suffix):
         ways = {name: options.pop(name) for name in OF_PROGRAMS & options.keys()}
-        return job(str(source), target, ways=ProgramOptions(**ways), options=Options(**options))
+        return job(str(source), target, ways=ProgramOptions(**ways), options=Options.of(options))
     if like is None:
         raise BadInputError(
             f"{target}: name it *.mlpackage, *.onnx or *.aimodel, or *.gguf with like=BASE.gguf"
         )
     named = {name: options.pop(name, None) for name in ("base", "kind")}
-    chosen = Options(**options)
+    chosen = Options.of(options)
     return export_gguf(str(source), target, like=Path(like), **named, options=chosen)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from ..converters.common.arguments import require_kinds
 from ..converters.models import Model
@@ -159,3 +160,18 @@ class Options(WriteOptions):
         super().__post_init__()
         if self.max_shard_size <= 0:
             raise BadInputError(f"max_shard_size {self.max_shard_size} is no number of bytes")
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Return those that are GIVEN by name.
+
+        Raises:
+            BadInputError: there is none of a name, or a value is of another kind.
+        """
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"options are {', '.join(known)}"
+                raise BadInputError(f"there is no option {name}; {hint}")
+        return cls(**given)

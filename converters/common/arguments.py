@@ -36,6 +36,7 @@ WORDS: Final[Mapping[object, str]] = {
     collections.abc.Collection: "a list",
     collections.abc.Iterable: "a list",
 }
+SHOWN: Final = 60  # letters of a value in a message
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
 
@@ -83,7 +84,14 @@ def as_kind(value: Any, kind: Any, what: str) -> Any:
         if isinstance(value, own) and other in kinds:
             return other(value)
     known = " or ".join(dict.fromkeys(_words(it) for it in kinds))
-    raise BadInputError(f"{what} cannot be {value!r}; give {known}")
+    raise BadInputError(f"{what} cannot be {_shown(value)}; give {known}")
+
+
+def _shown(value: object) -> str:
+    """Return how VALUE is printed, or what it is where that takes lines."""
+    printed = repr(value)
+    one_line = len(printed) <= SHOWN and "\n" not in printed
+    return printed if one_line else f"an object of type {type(value).__name__}"
 
 
 def require_kinds(settings: Any) -> None:

@@ -150,6 +150,18 @@ def test_a_value_of_another_kind_is_refused(name):
             "source cannot be None; give a text or a path",
         ),
         (
+            lambda: weighbridge.check(torch.nn.Sequential(torch.nn.ReLU()), "new"),
+            "reference cannot be an object of type Sequential; give a text or a path",
+        ),
+        (
+            lambda: weighbridge.convert("bert", "new", to="mlx", dequantise="bf16"),
+            "there is no option dequantise; did you mean dequantize",
+        ),
+        (
+            lambda: weighbridge.export("bert", "new.onnx", everything=True),
+            "there is no option everything; options are .*check",
+        ),
+        (
             lambda: weighbridge.convert_adapter("adapter", "new", to="mlx", base=7),
             "base cannot be 7; give a text",
         ),
