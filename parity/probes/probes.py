@@ -265,9 +265,8 @@ def make_probes(  # noqa: PLR0913  # what a check asks for, by keyword
         quick: one small probe only, and one that is longer than all of PAST.
         past: lengths that one more probe is to cross.
         reach: if not 0, one more row of so many tokens, or as many as the model takes.
-        tokens: how many those of a check that is not quick have together; ``None`` for any number.
-        pad: the id of padding where no tokenizer says it.
-        reserved: ids that are not drawn where there is no tokenizer; see :func:`stand_ins`.
+        tokens: how many those of a check that is not quick have together, if not any number.
+        pad, reserved: the id of padding, and ids not to draw (:func:`stand_ins`), where no tokenizer says so.
 
     Raises:
         UnsupportedError: an input has a role that no probe is known for.
@@ -278,8 +277,7 @@ def make_probes(  # noqa: PLR0913  # what a check asks for, by keyword
     vocabulary = min((p.limit("vocabulary", 256) for p in signature.inputs), default=256)
     encoded = [source.encode(sentence) for sentence in SENTENCES] if source else []
     pad, probes = source.special.get("pad", 0) if source else pad, dict[str, Probe]()
-    usual = ordinary(signature, reach, tokens, quick=quick)
-    for layout in [*usual, *crossing(past, signature)]:
+    for layout in [*ordinary(signature, reach, tokens, quick=quick), *crossing(past, signature)]:
         adapted = _adapt(layout, signature)
         texts = cycle(encoded) if encoded else synthetic_texts(vocabulary, random, reserved)
         inputs = _inputs(signature, Context(adapted, (), texts, random, pad))

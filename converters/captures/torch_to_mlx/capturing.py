@@ -44,12 +44,11 @@ def capture_torch(
 
     Args:
         module: in train or eval mode, which is recorded with it.
-        inputs: arguments of ``forward``, by name or in order: torch tensors, numpy arrays, constants, or
+        inputs: arguments of ``forward``, by name or in order: torch tensors, arrays of numpy or MLX, constants, or
             dictionaries, lists and tuples of these.
         dynamic: input (``states.0`` of a list) -> axis -> name of its dimension, for sizes that may vary; all others are
             fixed to those of the example. Equal names are equal sizes.
-        passes: names of the rewrites that make the graph faster (``passes.table.PASSES``); all if
-            ``None``, none if empty.
+        passes: names of rewrites that make the graph faster (``passes.table.PASSES``); all if ``None``, none if empty.
         modes: when the other mode is recorded, of a module that computes something else in it:
             ``lazy``, when ``train()`` or ``eval()`` asks for it; ``both``, now; ``one``, never.
         compute: the dtype to compute in, such as ``bfloat16``, where it is not that of MODULE: its
@@ -68,10 +67,9 @@ def capture_torch(
     record_one = _Recorder(inputs_in(compute, by_name(module, inputs)), dynamic or {}, chosen)
     there = narrowed(module, compute) if compute else module
     recording = record_one(there)
-    other = None
-    if recording.mode is not None:
-        other = Other(there, partial(record_one.in_mode, recording), modes)
     masters = on_masters(recording, module) if compute else recording
+    in_mode, moded = partial(record_one.in_mode, recording), recording.mode is not None
+    other = Other(there, in_mode, modes) if moded else None
     return Captured(masters, tensors_of(module.state_dict(keep_vars=True)), other)
 
 

@@ -250,8 +250,8 @@ def _export(
 @contextlib.contextmanager
 def recording(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[dict[int, Use]]:
     """Record MODULE in the block, whatever the caller's mode; yield the uses of ``autograd.Function``."""
-    said_by_error = mock.patch.object(logging.getLogger(FAKE), "disabled", True)
+    quiet = mock.patch.object(logging.getLogger(FAKE), "disabled", True)
     with warnings.catch_warnings(), torch.enable_grad(), cured(module, inputs), hooks_refused():
         warnings.simplefilter("ignore")
-        with said_by_error, kept_whole(), refused_in_autocast(), functions_noted() as uses:
+        with quiet, kept_whole(), refused_in_autocast(), functions_noted() as uses:
             yield uses
