@@ -266,7 +266,8 @@ def make_probes(  # noqa: PLR0913  # what a check asks for, by keyword
         past: lengths that one more probe is to cross.
         reach: if not 0, one more row of so many tokens, or as many as the model takes.
         tokens: how many those of a check that is not quick have together, if not any number.
-        pad, reserved: the id of padding, and ids not to draw (:func:`stand_ins`), where no tokenizer says so.
+        pad: the id of padding where no tokenizer says it.
+        reserved: ids that are not drawn where there is no tokenizer; see :func:`stand_ins`.
 
     Raises:
         UnsupportedError: an input has a role that no probe is known for.
@@ -275,15 +276,19 @@ def make_probes(  # noqa: PLR0913  # what a check asks for, by keyword
     _check_roles(signature)
     random, source = np.random.default_rng(seed), load_tokenizer(tokenizer)
     vocabulary = min((p.limit("vocabulary", 256) for p in signature.inputs), default=256)
-    encoded = [source.encode(sentence) for sentence in SENTENCES] if source else []
     pad, probes = source.special.get("pad", 0) if source else pad, dict[str, Probe]()
     for layout in [*ordinary(signature, reach, tokens, quick=quick), *crossing(past, signature)]:
         adapted = _adapt(layout, signature)
-        texts = cycle(encoded) if encoded else synthetic_texts(vocabulary, random, reserved)
+        texts = _encoded(source) if source else synthetic_texts(vocabulary, random, reserved)
         inputs = _inputs(signature, Context(adapted, (), texts, random, pad))
         rows = positions_past(past, max(layout.lengths)) if layout.name.startswith(PAST) else ()
         probes.setdefault(f"{_identity(adapted, inputs)} {rows}", Probe(layout.name, inputs, rows))
     return _fitting(tokenizer, [*probes.values()], signature)
+
+
+def _encoded(source: Any) -> Iterator[list[int]]:
+    """Yield the sentences as the tokenizer SOURCE encodes them, again and again."""
+    return cycle([source.encode(sentence) for sentence in SENTENCES])
 
 
 def ordinary(
