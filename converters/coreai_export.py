@@ -37,6 +37,7 @@ from .common.memory import pass_on_shortage
 from .common.steps import step
 from .common.system import require_space
 from .common.users_code import untranslated
+from .coreai_rewrites import rewritten
 from .documents import RECORD, read_object
 from .models.manifests import MANIFEST
 from .models.program_files import to_metadata
@@ -145,7 +146,7 @@ def saved(graph: Any, signature: Signature, target: Path) -> Asset:
 
             converter = TorchConverter(mode=TorchConverter.Mode.RELEASE)  # no paths of source code
             converter.register_torch_lowering("weighbridge::write_tokens.default")(tokens_written)
-            once = computed_once(graph.run_decompositions(get_decomp_table()))
+            once = computed_once(rewritten(graph, get_decomp_table))
             converter.add_exported_program(
                 once,
                 input_names=[port.name for port in signature.inputs],
