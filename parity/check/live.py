@@ -16,7 +16,7 @@ from ...converters.common.arrays import to_mlx, to_torch
 from ...converters.common.memory import pass_on_shortage
 from ...converters.common.policy import Policy
 from ...converters.models import Model, Port, Signature
-from ...converters.models.factories import copied, framework_of, reason_of
+from ...converters.models.factories import copied, framework_of, reason_of, require_taking
 from ...converters.values import Array
 from ...errors import BadInputError, UsersCodeError
 from ..goldens.recorder import Recorder
@@ -164,11 +164,10 @@ def compare_modules(reference: Any, candidate: Any, inputs: Any) -> Verdict:
     given = ", ".join(f"{name}: {it.dtype} {it.shape}" for name, it in arrays.items())
     with running(source.spec, given):
         signature = signature_of(module, arrays)
-    names = (
-        "" if not isinstance(inputs, Mapping) else " (a list of inputs goes by order, not names)"
-    )
-    with running(target.spec, f"{given}{names}"):
-        _result(judged_module, arrays)
+    try:
+        require_taking(judged_module, [*arrays])
+    except UsersCodeError as error:
+        raise UsersCodeError(f"{error}; inputs in a list go by order") from None
     source = replace(source, factory=module, declared=signature)
     judged = Candidate(replace(target, factory=judged_module, declared=signature), other, Policy())
     precisions = {judged.storage} - {"float32"}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from weighbridge.parity.configuration.reach import STANDS_FOR
+from weighbridge.parity.probes.probes import STANDS_FOR
 from weighbridge.parity.reference.several import RUNS, other_rounding
 
 Logits = npt.NDArray[np.float64]
