@@ -7,9 +7,10 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
-PAUSE: Final = 0.05  # seconds between two looks at memory that is being freed
+PAUSE: Final = 0.1  # seconds between two looks at memory that is being freed
+SMALL: Final = 8 << 20  # bytes that MLX may hold without a look
 
 
 class Memory:
@@ -43,10 +44,11 @@ class Memory:
 
 def _give_back() -> None:
     """Collect garbage, and wait while arrays go back: MLX frees them in a thread of its own, a little later."""
-    size = _resident()
+    core: Any = sys.modules.get("mlx.core")
     gc.collect()
-    while (now := _resident()) < size:
-        size = now
+    before = -1
+    while core and (held := core.get_active_memory()) > SMALL and held != before:
+        before = held
         time.sleep(PAUSE)
 
 

@@ -21,10 +21,10 @@ from .parameters import Tensor, canonical_names
 from .passes import table
 from .passes.draft import Draft
 from .ports import ASKED, read_ports, read_settings
-from .recording.alike import computes_alike
+from .recording.alike import computes_alike, twin
 from .recording.arguments import Inputs, by_name
 from .recording.deciding.masks import DECIDED
-from .recording.modes import Modes, Other, check_modes, readers_of_mode, without_weights
+from .recording.modes import Modes, Other, check_modes, readers_of_mode
 from .recording.recorded import Recording
 from .recording.sources import input_names, sources, structure, writes
 from .recording.verifying import verify
@@ -101,12 +101,11 @@ class _Recorder:
 
     def in_mode(self, recorded: Recording, module: torch.nn.Module, training: bool) -> Recording:
         """Return what is kept of MODULE in a mode; it is RECORDED, as the module is, where it does the same."""
-        one, other = without_weights(module), without_weights(module)
-        module.train(training)
+        one, other = twin(module), twin(module.train(training))
 
         def found() -> Recording:
             inputs = example(self.inputs, self.dynamic)
-            same = one and other and computes_alike(one, other.train(training), inputs)
+            same = one and other and computes_alike(one, other, inputs)
             return recorded if same else self._recorded(module)
 
         return self._kept(module, found)

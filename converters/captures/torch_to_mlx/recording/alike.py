@@ -8,21 +8,24 @@ one mode alone may be answered otherwise at another size.
 from __future__ import annotations
 
 import builtins
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 from unittest import mock
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ....common.memory import pass_on_shortage
 from .deciding.sizes import length
 
+LARGE: Final = 1 << 20  # bytes
+FEW: Final = 64  # values of a tensor that are compared
 Event = tuple[Any, ...]
 Log = Callable[[Event], None]
 
@@ -42,11 +45,25 @@ class _OtherwiseError(Exception):
     """The other mode does something else."""
 
 
+def twin(module: nn.Module) -> nn.Module | None:
+    """Return a copy of MODULE that shares its large tensors, for a run that reads none; none if it cannot be copied.
+
+    torch writes to numbers and small tensors all the same, such as a count of batches.
+    """
+    tensors = (*module.parameters(), *module.buffers())
+    shared: dict[int, Any] = {id(it): it for it in tensors if it.nbytes > LARGE}
+    try:
+        return copy.deepcopy(module, shared)
+    except Exception as error:
+        pass_on_shortage(error)
+        return None
+
+
 def computes_alike(one: nn.Module, other: nn.Module, inputs: Mapping[str, Any]) -> bool:
     """Tell whether ONE computes of INPUTS what OTHER does, which is the same module in the other mode.
 
     Args:
-        one: its values are not read. What it keeps of a run has none afterwards: give a copy.
+        one: its values are neither read nor written. What it keeps of a run has none afterwards: give a ``twin``.
         other: likewise.
         inputs: of ``forward``, by name.
 
@@ -71,16 +88,16 @@ def _expect(events: Iterator[Event], event: Event) -> None:
 
 def _run(module: nn.Module, inputs: Mapping[str, Any], log: Log) -> None:
     """Run MODULE on INPUTS without values and LOG what it does, its outputs last."""
-    numbers = _Numbers()
+    numbers = _Numbers([*module.parameters(), *module.buffers()])
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
         given = _pytree.tree_map_only(torch.Tensor, fake.from_tensor, dict(inputs))
         measured = mock.patch.object(builtins, "len", length)
         with torch.enable_grad(), measured, _Operations(numbers, log) as seen, _Sizes(log, seen):
             out = module(**given)
-    leaves = _leaves(out)
+    leaves, form = _pytree.tree_flatten(out)
     if any(map(_has_own_gradient, leaves)):
         raise _OtherwiseError
-    log(("outputs", *map(numbers.of, leaves)))
+    log(("outputs", str(form), *map(numbers.of, leaves)))
 
 
 def _leaves(tree: Any) -> list[Any]:
@@ -102,15 +119,27 @@ def _has_own_gradient(out: Any) -> bool:
 
 
 class _Numbers:
-    """Tensors numbered as they come; other things are themselves."""
+    """A module's own tensors numbered in their order, others as they come; other things are themselves."""
 
-    def __init__(self) -> None:
-        self._seen: dict[int, tuple[int, Any]] = {}  # kept, so that no id comes again
+    def __init__(self, own: list[torch.Tensor]) -> None:
+        # kept, so that no id comes again
+        self._seen: dict[int, tuple[int, Any]] = {id(it): (at, it) for at, it in enumerate(own)}
 
     def of(self, each: Any) -> Any:
-        """Return the number of a tensor, with its shape and dtype, or how another thing is printed."""
+        """Return the number of a tensor, with its shape and dtype, or how another thing is printed.
+
+        One that is neither the module's own nor made on the way, as ``torch.tensor(2.0)``, is its values.
+
+        Raises:
+            _OtherwiseError: it has many values.
+        """
         if not isinstance(each, torch.Tensor):
             return repr(each)
+        if id(each) not in self._seen and not isinstance(each, FakeTensor):
+            if each.numel() > FEW:
+                raise _OtherwiseError
+            with _disable_current_modes():
+                return repr(each.tolist()), tuple(each.shape), each.dtype
         number, _ = self._seen.setdefault(id(each), (len(self._seen), each))
         return number, tuple(map(int, each.shape)), each.dtype
 

@@ -13,7 +13,7 @@ from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
 
 from weighbridge import capture
 from weighbridge.converters.captures.torch_to_mlx import capturing
-from weighbridge.converters.captures.torch_to_mlx.recording.alike import computes_alike
+from weighbridge.converters.captures.torch_to_mlx.recording.alike import computes_alike, twin
 
 SIZES = {
     "hidden_size": 32,
@@ -38,6 +38,10 @@ class Module(nn.Module):
     def __init__(self, then):
         super().__init__()
         self.linear = nn.Linear(6, 6)
+        self.one, self.other = (nn.Parameter(torch.full((6,), it)) for it in (2.0, 3.0))
+        self.kept = torch.ones(6), torch.zeros(6)
+        self.register_buffer("first", torch.ones(6))
+        self.register_buffer("second", torch.zeros(6))
         self.then = then
 
     def forward(self, x):
@@ -79,6 +83,29 @@ OTHERWISE = {
 }
 
 
+class Own(Module):
+    def forward(self, x):
+        return self.then(self, x)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "then",
+    [
+        lambda own, x: x * (own.one if own.training else own.other),
+        lambda own, x: x * (own.first if own.training else own.second),
+        lambda own, x: x * own.kept[own.training],
+        lambda own, x: x * torch.tensor(2.0 if own.training else 3.0),
+        lambda own, x: (x,) if own.training else x,
+        lambda own, x: {"a": x} if own.training else {"b": x},
+    ],
+    ids=["parameters", "buffers", "attributes", "values", "a tuple", "names"],
+)
+def test_another_tensor_of_the_module_or_another_form_is_seen(then, training):
+    one, other = Own(then).train(not training), Own(then).train(training)
+    assert not computes_alike(one, other, {"x": torch.randn(3, 6)})
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(
     ("then", "same"), [(it, True) for it in SAME.values()] + [(it, False) for it in OTHERWISE.values()],
@@ -87,6 +114,15 @@ OTHERWISE = {
 def test_what_depends_on_the_mode_is_told(then, same, training):
     one, other = Module(then).train(not training), Module(then).train(training)
     assert computes_alike(one, other, {"x": torch.randn(3, 6)}) is same
+
+
+def test_a_twin_shares_its_large_tensors_and_a_run_of_it_writes_none():
+    module = nn.Sequential(nn.Linear(6, 300_000), nn.BatchNorm1d(300_000)).train()
+    one, other = twin(module), twin(module)
+    assert one[1].running_mean is module[1].running_mean
+    assert computes_alike(one, other, {"input": torch.randn(3, 6)})
+    assert not module[1].running_mean.any()
+    assert not module[1].num_batches_tracked
 
 
 @pytest.mark.parametrize(
