@@ -161,7 +161,7 @@ def made_of(name: str, dense: Dequantized) -> Made:
 def export(source: Path, target: Path, like: Path, *more: str) -> list[str]:
     """Return the command that writes SOURCE to a file in the new folder TARGET."""
     tool = [sys.executable, "-m", "weighbridge", "export", "gguf", source, target / "a.gguf"]
-    words = [*tool, "--like", like, *more]
+    words = [*tool, "--like", like, "--type", "Q4_1", *more]
     return ["sh", "-c", f"mkdir {shlex.quote(str(target))} && exec {shlex.join(map(str, words))}"]
 
 

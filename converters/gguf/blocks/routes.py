@@ -68,9 +68,8 @@ def route(parts: Parts, scheme: Scheme, kind: str) -> Route:
         scales = parts["scales"]
         fits = "global_scale" not in parts and not (scales > MOST_SCALE[kind]).any()
         return Route(kind, 0.0 if fits else np.inf)
-    if BLOCKS[kind].center is None and all(parts[it].dtype == np.float16 for it in MULTIPLIERS):
-        finite = all(np.isfinite(parts[it]).all() for it in MULTIPLIERS)  # then nothing is rounded
-        return Route(kind, 0.0 if finite else np.inf)
+    if _kept(parts, scheme, kind):
+        return Route(kind, 0.0)
     scales, biases = (parts[it].astype(np.float64) for it in MULTIPLIERS)
     narrow = _narrow(scales)
     with np.errstate(all="ignore"):
@@ -79,6 +78,27 @@ def route(parts: Parts, scheme: Scheme, kind: str) -> Route:
         farthest = np.maximum(np.abs(low), np.abs(high))
         steps = np.where(farthest == 0, 0.0, farthest / np.abs(scales))
     return Route(kind, float(np.nan_to_num(steps.max(initial=0.0), nan=np.inf, posinf=np.inf)))
+
+
+def _kept(parts: Parts, scheme: Scheme, kind: str) -> bool:
+    """Tell whether float16 holds the scales, and the biases or a zero that all groups have, as they are.
+
+    Most models are so, and this takes a fifth of the time of asking how far off every group is.
+    """
+    scales, biases = (parts[it].astype(np.float32, copy=False) for it in MULTIPLIERS)
+    if BLOCKS[kind].center is None:
+        return _half(scales) and _half(biases)
+    zero = _integer(*(array.ravel()[:1].astype(np.float64) for array in (scales, biases)))
+    if not _fits(zero, scheme, kind).all() or not _half(scales):
+        return False
+    return np.array_equal(scales * zero.astype(np.float32), biases)
+
+
+def _half(numbers: Array) -> bool:
+    """Tell whether float16 holds NUMBERS, in float32, as they are, and all are finite."""
+    with np.errstate(over="ignore"):
+        narrow = numbers.astype(np.float16)
+    return bool(np.isfinite(numbers).all() and np.array_equal(narrow, numbers))
 
 
 def shifted(parts: Parts, scheme: Scheme, kind: str) -> NDArray[np.uint8]:
@@ -99,9 +119,13 @@ def _lowest(
     if layout.center is None:
         return _narrow(biases)
     zero = _integer(scales, biases)
-    shift = layout.center + zero
-    fits = (shift >= 0) & (shift <= (1 << layout.scheme.bits) - (1 << scheme.bits))
-    return np.where(fits, zero * narrow, np.nan)
+    return np.where(_fits(zero, scheme, kind), zero * narrow, np.nan)
+
+
+def _fits(zero: Float64, scheme: Scheme, kind: str) -> NDArray[np.bool_]:
+    """Tell where codes of SCHEME that are moved by ZERO are still codes of KIND, which has a center."""
+    shift = BLOCKS[kind].center + zero
+    return (shift >= 0) & (shift <= (1 << BLOCKS[kind].scheme.bits) - (1 << scheme.bits))
 
 
 def _integer(scales: Float64, biases: Float64) -> Float64:

@@ -150,6 +150,13 @@ def test_the_loss_is_what_the_values_show(bits, dtype):
     assert said.error <= 2 * measured(weight, kind)
 
 
+@pytest.mark.parametrize("zeros", [(8, 8), (8, 7), (7, 8), (0, 8)])
+def test_one_group_around_another_zero_rules_a_type_without_minimum_out(zeros):
+    scales = np.array([[0.5, 0.25]], np.float16)
+    parts = {"scales": scales, "biases": -scales * np.array([zeros], np.float16)}
+    assert route(parts, Scheme(4, 64), "Q4_0").exact == (set(zeros) == {8})
+
+
 def test_eight_bits_around_another_zero_are_not_held():
     weight = exact_in_half(Scheme(8, 64), 3)
     assert route(weight.parts, weight.scheme, "Q8_0").error == np.inf
