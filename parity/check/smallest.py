@@ -69,7 +69,7 @@ def with_smallest(
         for name, slope in about["outputs"].items()
         if name in errors[at]
     ]
-    size, what = min(sizes, default=float("inf")), f"the output of {about['site']}"
+    size, what = min(sizes, default=float("inf")), f"the output of {about['site'] or 'the whole'}"
     return in_words(stage, size, what, f", or more ({AGAIN})" if once else "")
 
 

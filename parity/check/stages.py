@@ -54,6 +54,8 @@ def fingerprint_stage(explanations: Sequence[Explanation], disagreements: Sequen
             foreign = f"none of the candidate's {len(own)} weights is one of the reference's: were they loaded?"
             return Stage("fingerprints", status, join([foreign, *problems], most=2), figures)
         return Stage("fingerprints", status, join(problems), figures)
+    if not explanations:
+        return Stage("fingerprints", "pass", "neither side has weights", figures)
     total = sum(count for kind, count in kinds.items() if kind not in ("unused", "missing"))
     counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     return Stage("fingerprints", "pass", f"{counted(total, 'weight')} explained: {counts}", figures)

@@ -79,7 +79,8 @@ def outputs_and_slopes(
 
     Returns:
         Outputs per probe, and the site that was scaled, the probe, and for each output its relative
-        change (whole, worst token) for one of the site's; empty where there is no site.
+        change (whole, worst token) for one of the site's; the site of a module without others is
+        itself, ``""``.
     """
     names, site, scaled = (
         tuple(port.name for port in signature.outputs),
@@ -89,7 +90,7 @@ def outputs_and_slopes(
     feeds = [feed(signature, probe, "float32") for probe in probes]
     runs = [partial(call, module, tensors, names) for tensors in feeds]
     sizes = SIZES[: 1 if sum(it.numel() for it in module.parameters()) > LARGE else None]
-    moved = [partial(scaled.run, size, runs[0]) for size in sizes if site]
+    moved = [partial(scaled.run, size, runs[0]) for size in sizes]
     handle = module.get_submodule(site).register_forward_hook(scaled)
     try:
         with torch.no_grad():

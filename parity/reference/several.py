@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from ...converters.common.dtypes import unit_roundoff
 from ...converters.models import Signature
@@ -83,12 +84,32 @@ def is_uneven(found: Array, wanted: Array, mask: Array | None = None) -> bool:
     return bool(spread**2 / len(squares) > 2 / FEW)
 
 
+class EachOperation(TorchFunctionMode):
+    """Let MOVE replace what every function of torch makes anew; views and what is written in place stay."""
+
+    def __init__(self, move: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.move = move
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Return what FUNC returns, moved."""
+        out = func(*args, **(kwargs or {}))
+        if not isinstance(out, torch.Tensor):
+            return out
+        given = [it for it in (*args, *(kwargs or {}).values()) if isinstance(it, torch.Tensor)]
+        place = out.untyped_storage().data_ptr()
+        return (
+            out if any(it.untyped_storage().data_ptr() == place for it in given) else self.move(out)
+        )
+
+
 @contextlib.contextmanager
 def other_rounding(module: nn.Module, dtype: str) -> Iterator[Callable[[int, Any], Any]]:
     """Give a function of a seed and a run that runs it with the outputs of MODULE's leaves moved.
 
     They move by up to one unit roundoff of DTYPE, at random; other runs, in other threads, do not. A module that
-    was recorded from MLX has no leaves that run, so what its operations make moves.
+    was recorded from MLX has no leaves that run, and one without submodules is a leaf that may compute anything:
+    what their operations make moves.
     """
     here, unit = threading.local(), unit_roundoff(dtype)
 
@@ -99,16 +120,19 @@ def other_rounding(module: nn.Module, dtype: str) -> Iterator[Callable[[int, Any
         noise = torch.rand(out.shape, generator=random, dtype=torch.float32) * 2 - 1
         return (out.double() * (1 + unit * noise.double())).to(out.dtype)
 
+    recorded: list[Any] = [child for child in module.modules() if "rounded" in vars(child)]
+    alone = not recorded and next(module.children(), None) is None
+
     def moved(seed: int, run: Any) -> Any:
         here.random = torch.Generator().manual_seed(seed)
         try:
-            return run()
+            with EachOperation(move) if alone else contextlib.nullcontext():
+                return run()
         finally:
             here.random = None
 
-    leaves = [child for child in module.modules() if not list(child.children())]
+    leaves = [child for child in module.modules() if not (alone or [*child.children()])]
     handles = [leaf.register_forward_hook(lambda _, __, out: move(out)) for leaf in leaves]
-    recorded: list[Any] = [child for child in module.modules() if "rounded" in vars(child)]
     for child in recorded:
         child.rounded = move
     try:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -107,23 +107,20 @@ class Program:
 
     @property
     def compute(self) -> str:
-        """The dtype of most numbers in its weights, or of most results where it has none."""
-        found, names = Counter[str](), len(self.names)
-        for variable in every_constant(self.body).values():
-            if is_weight(variable):
-                found[numpy_name(variable)] += math.prod(variable.shape) * names
-        for variable in variables(self.body).values():
-            if dtype_name(variable).startswith("fp") and variable.op.op_type not in UNCOUNTED:
-                found[numpy_name(variable)] += 1
-        return found.most_common(1)[0][0] if found else "float32"
+        """``float16`` where a weight or a result is, else ``float32``."""
+        weights = filter(is_weight, every_constant(self.body).values())
+        found = variables(self.body).values()
+        results = (it for it in found if it.op.op_type not in UNCOUNTED)
+        half = any(dtype_name(it) == "fp16" for it in chain(weights, results))
+        return "float16" if half else "float32"
 
     def contradictions(self) -> list[str]:
         """Return where what the manifest says of the program is not so."""
         made = self.manifest
-        compute = {"mixed": "float16"}.get(made.get("compute", ""), made.get("compute"))
         found = [f"{name} ends nothing" for name in made.get("sites", ()) if name not in self.names]
-        if compute and compute != self.compute:
-            found.append(f"it is said to compute in {made['compute']}, and does in {self.compute}")
+        compute = made.get("compute")
+        if compute not in (None, "mixed", self.compute):  # mixed may keep all of it in float32
+            found.append(f"it is said to compute in {compute}, and does in {self.compute}")
         text, names = text_of(made), names_of(made)
         if text and text.single and self.single is None:
             found.append(f"it is said to have the function {text.single}, and has not")

@@ -78,6 +78,23 @@ def test_what_every_operation_of_a_module_from_mlx_makes_is_moved():
     assert unit_roundoff("float32") < off.max() < 100 * unit_roundoff("float32")
 
 
+def test_what_every_operation_of_a_module_without_submodules_makes_is_moved():
+    """It is one leaf that may compute anything: a right GELU of the converter's was nearly rejected."""
+
+    class Cancels(nn.Module):
+        def forward(self, x):
+            y = x + 1000.0
+            y[:, :1].mul_(2.0)  # through a view: y itself has to change
+            return y.transpose(0, 1) - 1000.0
+
+    x, module = torch.ones(4, 3), Cancels()
+    with torch.no_grad(), other_rounding(module, "float32") as moved:
+        once, other = module(x), moved(0, lambda: module(x))
+        assert torch.equal(module(x), once), "nothing stays moved"
+    off = (other - once).abs()
+    assert 100 * unit_roundoff("float32") < off.max() < 5000 * unit_roundoff("float32")
+
+
 def test_outputs_are_moved_by_one_rounding_at_most():
     module = nn.Linear(3, 4)
     x = torch.randn(50, 3)
