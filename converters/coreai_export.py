@@ -77,7 +77,7 @@ def export_coreai(
 ) -> CoreaiReport:
     """Write MODULE as a Core AI asset at TARGET.
 
-    Integers are int32, inputs and outputs float32. The asset's metadata say which constant is which tensor.
+    Integers are int32, and so are booleans; inputs and outputs in floating point are float32. The asset's metadata say which constant is which tensor.
 
     Args:
         module: called with keyword arguments named as the inputs; put in evaluation mode.

@@ -25,10 +25,15 @@ UPPER: Final = 32  # flexible sizes need a bound, and a signature need not give 
 
 
 class Positional(torch.nn.Module):
-    """A module with the inputs and outputs of a signature, by position; outputs are float32.
+    """A module with the inputs and outputs of a signature, by position; outputs in floating point are float32.
 
     Inputs of int64 may arrive as int32 and are widened for the module.
+
+    Attributes:
+        integers: dtype of outputs that are integers or booleans.
     """
+
+    integers = torch.int64
 
     def __init__(self, module: torch.nn.Module, signature: Signature) -> None:
         super().__init__()
@@ -45,7 +50,17 @@ class Positional(torch.nn.Module):
             result = (result,)
         if isinstance(result, Mapping):
             result = tuple(result[name] for name in self.outputs)
-        return tuple(output.float() for output in result[: len(self.outputs)])
+        return tuple(map(self.as_output, self.outputs, result))
+
+    def as_output(self, name: str, output: Tensor) -> Tensor:
+        """Return OUTPUT, called NAME, in a dtype that files have.
+
+        Raises:
+            UnsupportedError: it is complex.
+        """
+        if output.is_complex():
+            raise UnsupportedError(f"{name} is complex: return torch.view_as_real of it")
+        return output.float() if output.is_floating_point() else output.to(self.integers)
 
     def call(self, named: Mapping[str, Tensor]) -> Any:
         """Call the module with its inputs by name."""
@@ -131,6 +146,8 @@ def record(
 ) -> Any:
     """Return the ``ExportedProgram`` of MODULE in WRAPPER with the signature's flexible sizes.
 
+    Integers, of inputs and outputs, are INTEGERS.
+
     Raises:
         UnsupportedError: torch.export cannot record it.
     """
@@ -147,6 +164,7 @@ def record(
         with warnings.catch_warnings(), torch.no_grad(), unread, experts_chosen(module):
             warnings.simplefilter("ignore")
             whole = wrapper(module.eval(), signature).eval()
+            whole.integers = integers
             return torch.export.export(whole, inputs, dynamic_shapes=(dynamic,))
     except WeighbridgeError:
         raise

@@ -34,6 +34,9 @@ TRANSLATIONS: Final = _TORCH_OPS_REGISTRY.name_to_func_mapping
 MOST_AXES: Final = 5
 VIEWS: Final = frozenset({ATEN.view.default, ATEN.reshape.default, ATEN._unsafe_view.default})
 SHAPELESS: Final = VIEWS | {ATEN.clone.default, ATEN.contiguous.default}  # take any axes
+POOLS: Final = tuple(
+    getattr(ATEN, f"{kind}_pool{axes}d").default for kind in ("max", "avg") for axes in (1, 2, 3)
+)
 ROUNDS: Final = 4  # a decomposition may bring operations that need one themselves
 
 
@@ -93,9 +96,13 @@ def scatter_value(x: Tensor, dim: int, index: Tensor, value: float) -> Any:
     return ATEN.scatter.src(x, dim, index, (index * 0).to(x.dtype) + value)
 
 
-def max_pool2d(x: Tensor, size: list[int], stride: list[int] | None = None, *rest: Any) -> Any:
-    """Rewrite a pooling whose stride is left to torch, which takes the size."""
-    return NotImplemented if stride else ATEN.max_pool2d.default(x, size, size, *rest)
+def strided(pool: Any) -> Callable[..., Any]:
+    """Return how POOL is rewritten where its stride is left to torch, which takes the size."""
+
+    def rewrite(x: Tensor, size: list[int], stride: list[int] | None = None, *rest: Any) -> Any:
+        return NotImplemented if stride else pool(x, size, size, *rest)
+
+    return rewrite
 
 
 # Operations that coremltools 9.0 translates into something else: of an exported GELU it drops
@@ -104,9 +111,9 @@ def max_pool2d(x: Tensor, size: list[int], stride: list[int] | None = None, *res
 MISTRANSLATED: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.gelu.default: gelu,
     ATEN.group_norm.default: group_norm,
-    ATEN.max_pool2d.default: max_pool2d,
     ATEN.scatter.value: scatter_value,
     ATEN.rms_norm.default: rms_norm,
+    **{pool: strided(pool) for pool in POOLS},
 }
 
 # Operations that torch's own decompositions leave as they are.

@@ -59,7 +59,7 @@ def lowered(graph: Any) -> Any:
 
 def convert(graph: Any, form: Form, selection: Selection) -> Any:
     """Return coremltools' model of GRAPH."""
-    described = tensor_types(form)
+    described = tensor_types(form, graph)
     pipeline = coremltools.PassPipeline.DEFAULT
     pipeline.remove_passes(set(KEPT_APART))
     pipeline.insert_pass(0, NAMING)
@@ -119,7 +119,7 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
 ) -> ExportReport:
     """Write MODULE as an ``.mlpackage`` for macOS 14, iOS 17 and later.
 
-    Integers are int32 and outputs float32. Of its manifest see ``constants_described`` and ``sites``.
+    Integers are int32, and so are booleans; outputs in floating point are float32. Of its manifest see ``constants_described`` and ``sites``.
 
     Args:
         module: called with keyword arguments named as the inputs; put in evaluation mode.

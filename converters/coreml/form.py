@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import product
+from itertools import product, repeat
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -95,8 +95,8 @@ def problems_of(form: Form, upper: Mapping[str, int]) -> Iterator[str]:
         yield f"where a dimension has a list of sizes all need one: --sizes {ranges[0]}=1"
 
 
-def tensor_types(form: Form) -> dict[str, Any]:
-    """Return coremltools' descriptions of inputs and outputs, and of labels."""
+def tensor_types(form: Form, graph: Any) -> dict[str, Any]:
+    """Return coremltools' descriptions of inputs and outputs of GRAPH, and of labels."""
     sizes = example_sizes(form.limits)
     images, labels = form.options.images, form.options.labels
 
@@ -113,12 +113,19 @@ def tensor_types(form: Form) -> dict[str, Any]:
     given = [*names, *([PROBABILITIES] if labels else [])]
     found = {
         "inputs": [described(port) for port in form.signature.inputs],
-        "outputs": [coremltools.TensorType(name, dtype=np.float32) for name in given],
+        "outputs": [*map(coremltools.TensorType, given, repeat(None), output_dtypes(graph))],
     }
     if not labels:
         return found
     made = {"predicted_probabilities_output": PROBABILITIES}
     return {**found, "classifier_config": coremltools.ClassifierConfig([*labels], **made)}
+
+
+def output_dtypes(graph: Any) -> list[Any]:
+    """Return numpy's dtypes of the outputs of GRAPH, floating-point or integers, as a package has them."""
+    values = {node.name: node.meta.get("val") for node in graph.graph.nodes}
+    outputs = [values.get(name) for name in graph.graph_signature.user_outputs]
+    return [np.float32 if it is None or it.is_floating_point() else np.int32 for it in outputs]
 
 
 def shape_of(form: Form, port: Port) -> Any:

@@ -66,7 +66,7 @@ def export_onnx(
 ) -> OnnxReport:
     """Write MODULE as an ONNX file at TARGET.
 
-    Integers are int64, inputs and outputs float32. The file's metadata say which initializer is which tensor.
+    Integers are int64, and so are booleans; inputs and outputs in floating point are float32. The file's metadata say which initializer is which tensor.
 
     Args:
         module: called with keyword arguments named as the inputs; put in evaluation mode.
