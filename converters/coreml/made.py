@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from ..captures.constants import match_weights, origin_of
-from ..captures.described import picked_from, rows_of
+from ..captures.described import folded, picked_from, rows_of
 from ..captures.mlprogram.arithmetic import FUNCTIONS, evaluate, rounds_to, tensors_of
 from ..captures.mlprogram.variables import scalars, weights
 from ..models.pictures import CHANNELS
@@ -151,8 +151,8 @@ def constants_described(
     constants, numbers, state = weights(body), scalars(body), module.state_dict()
     found = match_weights(constants, state) | match_scalars(numbers, origins.keys, state)
     rest = {name: array for name, array in constants.items() if name not in found}
-    folded = {name: array for name, array in numbers.items() if name not in found}
-    made = rules(rest, module, origins) | rules_of_tensors(folded, module, origins)
+    others = {name: array for name, array in numbers.items() if name not in found}
+    made = rules(rest, module, origins) | rules_of_tensors(others, module, origins)
     made |= of_channels({name: array for name, array in rest.items() if name not in made}, exact)
     keys = {key for rule in made.values() for key in tensors_of(rule)}
     return {
@@ -177,7 +177,9 @@ def rules_of_tensors(
 ) -> dict[str, dict[str, Any]]:
     """Return the rules of those NUMBERS, constants without axes, that are made of tensors."""
     found = rules(numbers, module, origins)
-    return {name: rule for name, rule in found.items() if any(tensors_of(rule))}
+    made = {name: it for name, it in found.items() if any(tensors_of(it))}
+    rest = {name: folded(it, module) for name, it in numbers.items() if name not in made}
+    return made | {name: rule for name, rule in rest.items() if rule}
 
 
 def exact_scalars(numbers: Mapping[str, Array], exact: Mapping[str, Array]) -> dict[str, float]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 
+from ...converters.captures.mlprogram.arithmetic import makes_numbers
 from ...converters.common.dtypes import unit_roundoff
 from ...converters.models import Model
 from ...converters.runtimes import Runner
@@ -21,6 +22,7 @@ from ..probes.probes import Probe, compared
 from ..reference.floors import floor, studied_elsewhere
 from ..weights.fingerprints import Explanation
 from ..weights.merges.kept import as_kept
+from ..weights.orders import shorten
 from .batches import Ran, alone_of
 from .candidate import Candidate, unrunnable
 from .distances import Distance
@@ -30,6 +32,12 @@ from .stages import error_stage, outputs_stage, share, unstudied
 from .verdict import Stage
 
 Outputs = list[dict[str, Array]]
+
+
+def within(stage: Stage, count: int) -> bool:
+    """Say whether every error of STAGE is less than COUNT roundings to float16 may make."""
+    room = count * unit_roundoff("float16")
+    return max((row["error"] for row in stage.figures.get("rows", ())), default=room) < room
 
 
 @dataclass
@@ -91,9 +99,25 @@ class Runs:
             return [Stage("structure", "unverified", reason)]
         storage = self.storage
         stages = self.measure_variants("structure", runner, self.candidate)
+        stages = [*stages[:-1], self.by_folding(stages[-1])]
         if stages[-1].status != "fail" or not self.candidate.rounds_activations:
             return stages
         return self.rounded(storage) or [*stages[:-1], self.by_scales(stages[-1])]
+
+    def by_folding(self, stage: Stage) -> Stage:
+        """Return the failed STAGE, unverified where constants that were computed in float16 may have made its error.
+
+        An exporter computes what a half-precision module makes of its weights alone ahead of time, in half
+        precision; in an ML program such constants are put back.
+        """
+        candidate = self.candidate
+        made = [it.name for it in self.explanations if it.kind == "made" and makes_numbers(it.detail)]
+        headers = candidate.weights.headers if stage.status == "fail" and made else {}
+        folded = [it for it in made if it in headers and headers[it].dtype == "F16"]
+        if candidate.program is not None or not within(stage, len(folded)):
+            return stage
+        detail = f"computed in float16 ahead of time: {shorten(folded, 3)}; which may be why: {stage.detail}"
+        return stage._replace(status="unverified", detail=detail)
 
     def by_scales(self, stage: Stage) -> Stage:
         """Return the failed STAGE, unverified where scales of 8-bit codes in float16 may have made its error.
@@ -106,8 +130,7 @@ class Runs:
         foreign = candidate.shipped == "float16" and not candidate.manifest
         if stage.status != "fail" or not foreign or program is None:
             return stage
-        room = program.census["quantize"] * unit_roundoff("float16")
-        if max((row["error"] for row in stage.figures.get("rows", ())), default=room) >= room:
+        if not within(stage, program.census["quantize"]):
             return stage
         detail = (
             f"scales of its 8-bit codes are rounded to float16, which may be why: {stage.detail}"

@@ -171,7 +171,8 @@ def describe(rule: Mapping[str, Any]) -> str:
     if "numbers" in rule:
         return f"{', '.join(f'{float(it):g}' for it in rule['numbers'])} of channels"
     if "computed" in rule:
-        return str(rule["computed"])
+        applied = rule.get("applied")
+        return f"{applied}({rule['computed']})" if applied else str(rule["computed"])
     return _words(rule.get("value", rule))
 
 
@@ -241,7 +242,12 @@ def _value(rule: Mapping[str, Any], source: SourceTensors | None) -> Array | Non
     if source is None:
         return None
     if "computed" in rule:
-        return source.computed[rule["computed"]].value
+        found = source.computed[rule["computed"]].value
+        return (
+            evaluate([rule["applied"], {"key": ""}], lambda *_: found)
+            if "applied" in rule
+            else found
+        )
     if "buffer" in rule:
         return source.read("buffer", rule["buffer"])
     return evaluate(rule["value"], source.read) if "value" in rule else None

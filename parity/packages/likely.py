@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from ...converters.values import Array
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 MEAN: Final = ".running_mean"
 NORM, DIRECTION = ".original0", ".original1"  # of torch's parametrization
+INVERSE: Final = "reciprocal"  # converters multiply by it where the source divides by a constant
 PARTS: Final = ("running_mean", "running_var", "weight", "bias")  # of a batch norm
 
 
@@ -79,11 +81,14 @@ def folded(source: SourceTensors) -> Iterator[tuple[int, Mapping[str, Any]]]:
 def _computed(
     constants: Mapping[str, Array], source: SourceTensors, probes: Sequence[Probe]
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield those of CONSTANTS that the source computes from its weights alone."""
+    """Yield those of CONSTANTS that the source computes from its weights alone, or divides by."""
     if not constants:
         return
     source.compute(probes, {array.size for array in constants.values()})
     for name, array in constants.items():
-        rules = ({"computed": words} for words in source.computed)
+        given = ({"computed": words} for words in source.computed)
+        inverted = ({"computed": words, "applied": INVERSE} for words in source.computed)
+        keys = ({"value": [INVERSE, {"key": key}]} for key in source.of_size(array.shape))
+        rules = chain(given, inverted, keys)
         if rule := next((it for it in rules if holds(array, it, source)), None):
             yield name, rule

@@ -43,7 +43,7 @@ class Computed(NamedTuple):
 
 
 class FromWeights(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the floating-point values of some sizes that depend on no input.
+    """Notes the numbers of some sizes that depend on no input.
 
     What depends on one is no constant, whatever its value is: a trace that has kept it is wrong.
 
@@ -105,7 +105,7 @@ class FromWeights(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _note(self, name: str, made: torch.Tensor) -> None:
         origins = self._get(made)
-        if INPUT in origins or made.numel() not in self._sizes or not made.is_floating_point():
+        if INPUT in origins or made.numel() not in self._sizes or made.dtype == torch.bool:
             return
         parts = tuple(sorted(it for it in origins if it is not None))
         words = f"{name}({', '.join(parts)})"

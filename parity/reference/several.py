@@ -85,7 +85,7 @@ def is_uneven(found: Array, wanted: Array, mask: Array | None = None) -> bool:
 
 
 class EachOperation(TorchFunctionMode):
-    """Let MOVE replace what every function of torch makes anew; views and what is written in place stay."""
+    """Let MOVE replace what every function of torch makes; views and what is written in place stay."""
 
     def __init__(self, move: Callable[[Any], Any]) -> None:
         super().__init__()

@@ -129,6 +129,16 @@ def only_moves(expression: Any) -> bool:
     return isinstance(expression, Mapping) and "key" in expression
 
 
+def makes_numbers(words: str) -> bool:
+    """Say whether an expression, written as WORDS, makes numbers that its tensors do not have.
+
+    >>> makes_numbers("sub(1, g)"), makes_numbers("rows(w, 0, 8)"), makes_numbers("neg(g)"), makes_numbers("g")
+    (True, False, False, False)
+    """
+    name, opened, _ = words.partition("(")
+    return bool(opened) and name in FUNCTIONS.keys() - MOVES - {"abs", "neg"}
+
+
 def rounded_once(expression: Any) -> bool:
     """Say whether each number of the value of EXPRESSION is one sum or product of numbers of two tensors.
 

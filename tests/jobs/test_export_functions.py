@@ -1,0 +1,150 @@
+"""Modules that compute by functions of torch: without submodules, without weights, with integers among outputs."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from weighbridge.cli import main
+
+CODE = """
+import math, torch
+from torch import nn
+from torch.nn import functional
+
+
+class Bare(nn.Module):
+    def forward(self, x):
+        return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
+
+
+class Norm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(1 + 0.1 * torch.randn(16))
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.w
+
+
+class Many(nn.Module):
+    def __init__(self, best=torch.argmax):
+        super().__init__()
+        self.best = best
+        self.t, self.g = nn.Parameter(torch.tensor(0.07)), nn.Parameter(torch.tensor(0.05))
+        self.h, self.w = nn.Parameter(torch.rand(16)), nn.Parameter(1 + torch.rand(16))
+
+    def forward(self, x):
+        counts = torch.arange(1, x.shape[1] + 1).view(1, -1, 1)
+        values, places = x.topk(3, -1)
+        return {
+            "best": self.best(x, -1),
+            "above": x > 0,
+            "places": places,
+            "values": values.softmax(-1),
+            "means": x.cumsum(1) / counts,
+            "sharp": x / self.t,
+            "gated": x / (1 + self.h) + x * (1 - self.g) + torch.exp(-self.g * x**2) + x / self.w,
+            "pooled": functional.avg_pool1d(functional.max_pool1d(x, 2), 2),
+        }
+
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.g = nn.Parameter(torch.rand(16))
+
+    def forward(self, x):
+        return x * (1 + torch.exp(self.g))
+
+
+class Turned(nn.Module):
+    def forward(self, x):
+        return torch.fft.rfft(x)
+
+
+def seeded(kind, *more):
+    torch.manual_seed(0)
+    return kind(*more).eval()
+
+
+def bare(): return seeded(Bare)
+def norm(): return seeded(Norm)
+def many(): return seeded(Many)
+def least(): return seeded(Many, torch.argmin)
+def gated(): return seeded(Gated)
+def turned(): return seeded(Turned)
+"""
+
+
+@pytest.fixture
+def invoke(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "by_functions.py").write_text(CODE)
+    x = np.random.default_rng(0).normal(size=(2, 6, 16)).astype(np.float32)
+    np.savez("inputs.npz", x=x)
+
+    def run(*words):
+        return CliRunner().invoke(main, [*map(str, words), "--inputs", "inputs.npz"])
+
+    return run
+
+
+def verdict_of(result):
+    found = json.loads(result.stdout)
+    return found.get("verdict", found)
+
+
+def details(verdict):
+    return {stage["name"]: (stage["status"], stage["detail"]) for stage in verdict["stages"]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "target"), [("coreml", "a.mlpackage"), ("onnx", "a.onnx"), ("coreai", "a.aimodel")]
+)
+def test_integers_folded_numbers_and_pools_pass_in_every_format(invoke, kind, target):
+    if kind == "coreai":
+        pytest.importorskip("coreai_torch")
+    result = invoke("export", kind, "by_functions:many", target, "--json")
+    assert result.exit_code == 0, result.output
+    assert verdict_of(result)["status"] in ("PASS", "PASS-REFERENCE")
+
+
+def test_another_integer_differs(invoke):
+    assert invoke("export", "onnx", "by_functions:least", "a.onnx").exit_code == 0
+    result = invoke("parity", "check", "by_functions:many", "a.onnx", "--json")
+    assert result.exit_code == 1
+    assert "best differs in 12 of 12 integers" in details(verdict_of(result))["outputs"][1]
+
+
+@pytest.mark.parametrize("precision", ["mixed", "fp32"])
+def test_a_module_without_weights_passes_in_core_ml(invoke, precision):
+    words = ("export", "coreml", "by_functions:bare", "a.mlpackage", "--precision", precision)
+    verdict = verdict_of(invoke(*words, "--json"))
+    assert verdict["status"] == "PASS-REFERENCE"
+    found = details(verdict)
+    assert found["fingerprints"] == ("pass", "neither side has weights")
+    assert "would have caught: the output of the whole off by" in found["structure"][1]
+
+
+def test_a_mixed_package_may_keep_all_of_it_in_float32(invoke):
+    result = invoke("export", "coreml", "by_functions:norm", "a.mlpackage", "--json")
+    assert result.exit_code == 0, result.output
+    assert details(verdict_of(result))["precision"][0] == "skipped"
+
+
+def test_what_is_computed_in_float16_ahead_of_time_is_unverified_and_named(invoke):
+    pytest.importorskip("coreai_torch")
+    words = ("export", "coreai", "by_functions:gated", "a.aimodel", "--precision", "fp16", "--json")
+    status, detail = details(verdict_of(invoke(*words)))["structure"]
+    assert (status, detail.partition(":")[0]) == ("unverified", "computed in float16 ahead of time")
+
+
+def test_complex_outputs_are_refused_with_what_to_return(invoke):
+    result = invoke("export", "onnx", "by_functions:turned", "a.onnx")
+    assert result.exit_code == 3
+    assert "output_0 is complex: return torch.view_as_real of it" in result.output
