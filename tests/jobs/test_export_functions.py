@@ -58,7 +58,7 @@ class Gated(nn.Module):
         self.g = nn.Parameter(torch.rand(16))
 
     def forward(self, x):
-        return x * (1 + torch.exp(self.g))
+        return x * torch.exp(self.g)
 
 
 class Turned(nn.Module):
