@@ -28,7 +28,14 @@ from .candidate import Candidate, unrunnable
 from .distances import Distance
 from .recording import compared_storage
 from .smallest import with_smallest
-from .stages import error_stage, outputs_stage, share, unstudied
+from .stages import (
+    chosen_otherwise,
+    error_stage,
+    integers_alone,
+    outputs_stage,
+    share,
+    unstudied,
+)
 from .verdict import Stage
 
 Outputs = list[dict[str, Array]]
@@ -111,7 +118,9 @@ class Runs:
         precision; in an ML program such constants are put back.
         """
         candidate = self.candidate
-        made = [it.name for it in self.explanations if it.kind == "made" and makes_numbers(it.detail)]
+        made = [
+            it.name for it in self.explanations if it.kind == "made" and makes_numbers(it.detail)
+        ]
         headers = candidate.weights.headers if stage.status == "fail" and made else {}
         folded = [it for it in made if it in headers and headers[it].dtype == "F16"]
         if candidate.program is not None or not within(stage, len(folded)):
@@ -250,7 +259,9 @@ class Runs:
         except Exception as error:
             return [unrunnable(error)]
         outputs = outputs_stage(self.golden, probes, found, wanted)
-        if outputs.status == "fail":
+        wrong = outputs.status == "fail"
+        narrow = name == "precision" and self.ran is not None and integers_alone(outputs)
+        if wrong and not narrow:
             return [outputs]
         key = f"{storage}/{compute}"
 
@@ -260,7 +271,7 @@ class Runs:
 
         stages = self.with_more_runs(key, judged)
         if name != "structure":
-            return stages
+            return [*stages[:-1], chosen_otherwise(stages[-1], outputs)] if wrong else stages
         self.ran = Ran(probes, found, wanted, self.own_errors(key), alone, single)
         return [outputs, *stages]
 

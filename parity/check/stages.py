@@ -25,6 +25,7 @@ from .verdict import Stage
 SHOWN: Final = 5  # problems quoted in a stage's line; all of them are in its figures
 # Equal integers are no evidence of arithmetic, and no output at all is none of anything.
 NOTHING_MEASURED: Final = ("unverified", "no floating-point output was compared")
+INTEGERS: Final = " integers"  # ends what is said of integers that differ
 STUDY: Final = "benchmarks/null_study.py"
 
 
@@ -127,7 +128,7 @@ def _array_problem(found: Array, wanted: Array, mask: Array | None) -> str:
         return f"has {problem}" if problem else ""
     rows = [select_tokens(array, mask) for array in (found, wanted)]
     different = int(np.count_nonzero(rows[0] != rows[1]))
-    return f"differs in {different} of {rows[1].size} integers" if different else ""
+    return f"differs in {different} of {rows[1].size}{INTEGERS}" if different else ""
 
 
 def outputs_stage(
@@ -150,6 +151,18 @@ def outputs_stage(
     return Stage(
         "outputs", "pass", f"{names}: names, shapes, dtypes and finiteness right on every probe"
     )
+
+
+def integers_alone(outputs: Stage) -> bool:
+    """Say whether nothing but integers is wrong with OUTPUTS, a failed stage of them."""
+    return all(problem.endswith(INTEGERS) for problem in outputs.figures.get("problems", ()))
+
+
+def chosen_otherwise(stage: Stage, outputs: Stage) -> Stage:
+    """Return STAGE, of 16 bits, where integers differ that are equal in float32, as OUTPUTS says."""
+    why = "equal in float32: rounding chooses otherwise where two numbers are nearly alike"
+    status = "unverified" if stage.status == "pass" else stage.status
+    return stage._replace(status=status, detail=f"{outputs.detail}; {why}; {stage.detail}")
 
 
 def cosine(found: Array, wanted: Array, mask: Array | None) -> float:

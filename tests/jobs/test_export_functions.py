@@ -61,6 +61,19 @@ class Gated(nn.Module):
         return x * torch.exp(self.g)
 
 
+class Near(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 4)
+        with torch.no_grad():
+            self.layer.weight[1] = self.layer.weight[0] * (1 + 1e-6)
+            self.layer.bias[1] = self.layer.bias[0]
+
+    def forward(self, x):
+        scores = self.layer(x)
+        return {"best": (scores[..., 0] > scores[..., 1]), "scores": scores}
+
+
 class Turned(nn.Module):
     def forward(self, x):
         return torch.fft.rfft(x)
@@ -76,6 +89,7 @@ def norm(): return seeded(Norm)
 def many(): return seeded(Many)
 def least(): return seeded(Many, torch.argmin)
 def gated(): return seeded(Gated)
+def near(): return seeded(Near)
 def turned(): return seeded(Turned)
 """
 
@@ -142,6 +156,16 @@ def test_what_is_computed_in_float16_ahead_of_time_is_unverified_and_named(invok
     words = ("export", "coreai", "by_functions:gated", "a.aimodel", "--precision", "fp16", "--json")
     status, detail = details(verdict_of(invoke(*words)))["structure"]
     assert (status, detail.partition(":")[0]) == ("unverified", "computed in float16 ahead of time")
+
+
+def test_integers_that_rounding_chooses_are_unverified_and_not_wrong(invoke):
+    result = invoke("export", "coreml", "by_functions:near", "a.mlpackage", "--json")
+    assert result.exit_code == 4, result.output
+    found = details(verdict_of(result))
+    assert found["structure"][0] == "pass"
+    status, detail = found["precision"]
+    assert status == "unverified"
+    assert "integers; equal in float32: rounding chooses otherwise" in detail
 
 
 def test_complex_outputs_are_refused_with_what_to_return(invoke):
