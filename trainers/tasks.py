@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -32,8 +32,9 @@ from .data.batches import Dataset, Order
 from .data.context import Context
 from .data.reading import leaks, read_splits
 from .live import Live
-from .objectives.base import Objective
+from .objectives.base import Objective, objective_class
 from .objectives.chosen import check_labels, fitted, objective_of
+from .objectives.order import input_orders
 from .rounding import Grids, grids_of
 from .steps.modes import trains
 
@@ -138,7 +139,10 @@ def build_task(
     objective = objective_of(config, *((live.objective, live.metric) if live else ()))
     model = None if module else _open(config)
     splits = live.splits if live else None
-    splits = splits or read_splits(config.data, _context(model, tokenizer or config.tokenizer))
+    context = _context(model, tokenizer or config.tokenizer)
+    given = objective_class(config.objective.name, live.objective if live else None)
+    orders = input_orders(given, module or (model and model.factory))
+    splits = splits or read_splits(config.data, replace(context, orders=orders))
     objective = fitted(objective, config, splits["train"])
     module = module.float() if module else _build_module(cast(Model, model))  # masters, see config
     blocks = _blocks(model, module) if model else {}

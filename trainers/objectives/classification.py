@@ -53,8 +53,9 @@ class Classification(Supervised):
         """Return where a label is none of the classes that MODEL has, or what the data says of their number."""
         data = next(iter(splits.values()))
         classes = _classes(model, data)
-        if problems := getattr(data, "misfits", lambda _: [])(max(classes, 2)):
-            return list(problems)
+        problems: list[str] = getattr(data, "misfits", lambda _: [])(max(classes, 2))
+        if problems:
+            return problems
         found = {name: _first_bad(split, classes) for name, split in splits.items()}
         range_of = f"0 to {max(classes, 2) - 1}"
         return [
