@@ -142,7 +142,8 @@ def build_task(
     context = _context(model, tokenizer or config.tokenizer)
     given = objective_class(config.objective.name, live.objective if live else None)
     orders = input_orders(given, module or (model and model.factory))
-    splits = splits or read_splits(config.data, replace(context, orders=orders))
+    context = replace(context, orders=orders, writes=getattr(given, "writes", False))
+    splits = splits or read_splits(config.data, context)
     objective = fitted(objective, config, splits["train"])
     module = module.float() if module else _build_module(cast(Model, model))  # masters, see config
     blocks = _blocks(model, module) if model else {}

@@ -38,6 +38,7 @@ class Context:
         positions: how many positions it has; likewise.
         share: which rows of the file are of the split that is read; ``None`` are all.
         train: what was read for training, as another split is read.
+        writes: whether the document of a pair is what a decoder writes.
         orders: names for the arrays of an example that is a tuple, by how many they are.
     """
 
@@ -46,4 +47,5 @@ class Context:
     positions: int | None = None
     share: Share | None = None
     train: Any = None
+    writes: bool = False
     orders: Sequence[Sequence[str]] = ()

@@ -104,6 +104,7 @@ class Seq2SeqLM(nn.Module):
     }
     measure = staticmethod(measure_tokens)
     apart = False
+    writes = True  # documents are coded as what is written, not read
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
