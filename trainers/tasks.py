@@ -230,7 +230,7 @@ def _freeze(module: Any, config: TrainConfig, blocks: Collection[str]) -> None:
     """
     parameters = dict(module.named_parameters())
     trained, frozen = (
-        select_parameters(parameters, them) for them in (config.train, config.freeze)
+        select_parameters(parameters, getattr(config, it), it) for it in ("train", "freeze")
     )
     for name, parameter in parameters.items():
         alone = (config.adapter or config.train) and name not in trained
@@ -253,7 +253,7 @@ def _adapted(module: Any, settings: AdapterSection) -> dict[str, tuple[int, int]
         UnsupportedError: targets that share their weights, or DoRA of those that hold theirs turned.
     """
     shapes = linear_shapes(module)
-    names = select(shapes, settings.targets, "linear modules")
+    names = select(shapes, settings.targets, "linear modules", "adapter.targets")
     shared = sharing(module)
     for name in filter(shared.get, names):
         raise UnsupportedError(

@@ -201,7 +201,9 @@ def unmoved(job: Merge) -> list[str]:
     if not still:
         return []
     which = f"of {len(still)} of {len(job.rounded)} layers trained so no code has moved"
-    cure = "train longer, or with a learning rate that carries updates over half a step of the codes"
+    cure = (
+        "train longer, or with a learning rate that carries updates over half a step of the codes"
+    )
     return [f"{which}, and they are those of the base: {cure}"]
 
 

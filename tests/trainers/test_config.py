@@ -261,7 +261,9 @@ def test_texts_of_ones_own_leave_no_split_of_the_recipe():
     with pytest.raises(MismatchError, match="not valid") as caught:
         load_config("indicators", ["data.train=prices.npz"])
     [problem] = caught.value.problems
-    assert problem.startswith("data.validation: is missing; bars hold nothing out of the training file")
+    assert problem.startswith(
+        "data.validation: is missing; bars hold nothing out of the training file"
+    )
     assert "--set data.validation=FILE" in problem
 
 

@@ -38,7 +38,9 @@ class Given:
     def __init__(self, rows: Any, name: str, orders: Orders = ()) -> None:
         lacking = [method for method in ("__len__", "batch") if not _has(rows, method)]
         if hasattr(rows, "dataset") and hasattr(rows, "batch_sampler"):
-            raise UsersCodeError(f"{name} is {kind_of(rows)}; give its dataset, batches are made here")
+            raise UsersCodeError(
+                f"{name} is {kind_of(rows)}; give its dataset, batches are made here"
+            )
         if lacking and not (lacking == ["batch"] and _has(rows, "__getitem__")):
             raise UsersCodeError(
                 f"{name} has no method {lacking[0]}; data needs __len__ and batch, or __len__ and __getitem__"

@@ -103,7 +103,10 @@ def test_an_update_that_moves_no_code_is_not_said_to_survive(aware, tmp_path):
     assert "4 of 4 adapter updates merged, 4 of them change nothing:" in said.output
     assert "survived" not in said.output
     assert "of 4 of 4 layers trained so no code has moved" in said.output
-    assert any("no code has moved" in it for it in json.loads((tmp_path / "merged" / "weighbridge.json").read_text())["notes"])
+    assert any(
+        "no code has moved" in it
+        for it in json.loads((tmp_path / "merged" / "weighbridge.json").read_text())["notes"]
+    )
     assert stored(tmp_path / "merged") == stored(base)
 
 

@@ -212,7 +212,7 @@ def test_longer_texts_may_be_refused(split):
 
 
 def test_documents_that_a_decoder_writes_are_coded_in_its_language(tmp_path):
-    """mBART's tokenizer ends what is written with the code of the other language."""
+    """The tokenizer of mBART ends what is written with the code of the other language."""
     from transformers import MBartConfig, MBartForConditionalGeneration, MBartTokenizer
 
     special = ["<s>", "<pad>", "</s>", "<unk>"]

@@ -74,13 +74,15 @@ class Windows:
 
     def misfits(self, classes: int) -> list[str]:
         """Say that a model of CLASSES is none for these windows, where it has more or fewer than they."""
-        own, more = (3, "") if self._threshold else (2, ", or a data.threshold above 0, which makes three")
+        own, more = (
+            (3, "") if self._threshold else (2, ", or a data.threshold above 0, which makes three")
+        )
         if classes == own:
             return []
-        return [
-            f"data.threshold={self._threshold:g} makes {own} classes, and the model has {classes}; give a model"
-            f" of {own} (--set model_options.classes={own}){more}"
-        ]
+        head = (
+            f"data.threshold={self._threshold:g} makes {own} classes, and the model has {classes}"
+        )
+        return [f"{head}; give a model of {own} (--set model_options.classes={own}){more}"]
 
     def batch(self, rows: Sequence[int]) -> Batch:
         """Return windows, float32 of shape ``(rows, window, features)``, and their labels, int64."""
