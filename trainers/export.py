@@ -157,6 +157,22 @@ def next_command(out: Path, task: Task, config: TrainConfig) -> str:
     return command("convert", *way, *dense, *trust)
 
 
+def undecided(out: Path, config: TrainConfig, onward: str) -> str:
+    """Say why the check of ONWARD, the command that makes use of the run in OUT, cannot decide; empty where it can."""
+    from ..converters.runtimes.native.classes import misfits
+
+    if "mlx-to-torch" not in onward or config.trust_code:
+        return ""
+    folder = config.model if config.adapter else str(out)
+    problems = misfits(open_model(folder))
+    if not problems:
+        return ""
+    return (
+        f"its check will say UNVERIFIED: no class of an MLX library reads {folder} ({problems[0]}), so that"
+        " nothing but the map itself says how its weights lie; --accept unverified lets that pass"
+    )
+
+
 def _shown(out: Path, model: Model | None, config: TrainConfig) -> str:
     """Return the command for the run in OUT of a MODEL that leads to no other framework: export, or say what there is."""
     if config.adapter or model is None or model.factory is None:
