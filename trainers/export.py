@@ -157,10 +157,13 @@ def next_command(out: Path, task: Task, config: TrainConfig) -> str:
     return command("convert", *way, *dense, *trust)
 
 
-def undecided(out: Path, config: TrainConfig, onward: str) -> str:
-    """Say why the check of ONWARD, the command that makes use of the run in OUT, cannot decide; empty where it can."""
+def note_on(onward: str, out: Path, config: TrainConfig) -> str:
+    """Say what ONWARD, the command that makes use of the run in OUT, leaves to do, or why its check cannot decide."""
     from ..converters.runtimes.native.classes import misfits
 
+    if "torch-to-mlx" in onward:
+        merging = command("merge", unused(config.model, "-mlx"), out, unused(out, "-merged"))
+        return f"then: {merging}"
     if "mlx-to-torch" not in onward or config.trust_code:
         return ""
     folder = config.model if config.adapter else str(out)

@@ -49,7 +49,7 @@ def live(
         objective: its name, its section as a mapping, a class, or an instance that keeps MODULE as its
             attribute ``model``.
         data: a section as a mapping, a dataset, or a mapping of splits to datasets. A dataset has
-            ``__len__`` and ``batch(rows)``, or is a mapping of arrays, one row an example.
+            ``__len__`` and ``batch(rows)`` or ``__getitem__``, or is a mapping of arrays, one row an example.
         settings: the rest of the configuration; ``metric`` may be a function.
 
     Raises:

@@ -31,7 +31,7 @@ class TrainResult:
         skipped: updates skipped because they were not finite.
         seconds: of this process.
         next: a command that makes use of the run.
-        undecided: why its check cannot decide; empty where it can.
+        note: the command after that, or why its check cannot decide; empty where neither is needed.
     """
 
     out: Path
@@ -46,7 +46,7 @@ class TrainResult:
     skipped: int
     seconds: float
     next: str
-    undecided: str = ""
+    note: str = ""
 
     def document(self) -> dict[str, Any]:
         """Return everything as JSON values."""
@@ -67,7 +67,7 @@ class TrainResult:
             lines.append(UNHELPED)
         if self.skipped:
             lines.append(f"{self.skipped} updates were skipped: not finite")
-        last = [f"Next: {self.next}", *filter(None, [self.undecided])]
+        last = [f"Next: {self.next}", *filter(None, [self.note])]
         return "\n".join([*lines, str(self.out), *last])
 
 
