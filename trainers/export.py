@@ -157,23 +157,12 @@ def next_command(out: Path, task: Task, config: TrainConfig) -> str:
     return command("convert", *way, *dense, *trust)
 
 
-def note_on(onward: str, out: Path, config: TrainConfig) -> str:
-    """Say what ONWARD, the command that makes use of the run in OUT, leaves to do, or why its check cannot decide."""
-    from ..converters.runtimes.native.classes import misfits
-
-    if "torch-to-mlx" in onward:
-        merging = command("merge", unused(config.model, "-mlx"), out, unused(out, "-merged"))
-        return f"then: {merging}"
-    if "mlx-to-torch" not in onward or config.trust_code:
+def command_after(onward: str, out: Path, config: TrainConfig) -> str:
+    """Say what follows ONWARD, the next command of the run in OUT, where it makes only the base ready; else nothing."""
+    if "torch-to-mlx" not in onward:
         return ""
-    folder = config.model if config.adapter else str(out)
-    problems = misfits(open_model(folder))
-    if not problems:
-        return ""
-    return (
-        f"its check will say UNVERIFIED: no class of an MLX library reads {folder} ({problems[0]}), so that"
-        " nothing but the map itself says how its weights lie; --accept unverified lets that pass"
-    )
+    merging = command("merge", unused(config.model, "-mlx"), out, unused(out, "-merged"))
+    return f"then: {merging}"
 
 
 def _shown(out: Path, model: Model | None, config: TrainConfig) -> str:

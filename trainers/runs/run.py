@@ -18,7 +18,7 @@ from ...errors import DivergedError, MismatchError
 from ..config import TrainConfig
 from ..data.retrieval import paired_bootstrap
 from ..evaluation import Scores, improved
-from ..export import base_record, next_command, note_on, write_npz, write_result
+from ..export import base_record, command_after, next_command, write_npz, write_result
 from ..plots import plot_run, plot_speed
 from ..ranks import RANDOM
 from ..schedule import learning_rate
@@ -144,7 +144,7 @@ class Run:
             skipped=self._carried.skipped,
             seconds=round(time.monotonic() - started, 1),
             next=(onward := next_command(self._out, self._task, self._config)),
-            note=note_on(onward, self._out, self._config),
+            note=command_after(onward, self._out, self._config),
         )
 
     def _export(self, folder: Path, weights: Mapping[str, Array]) -> None:

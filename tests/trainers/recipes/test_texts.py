@@ -74,7 +74,7 @@ def test_text_classification_learns_to_tell_packages_apart(cache, tmp_path):
     onward = shlex.split(found["next"])[1:-1]
     said = CliRunner().invoke(main, [*onward, str(tmp_path / "back")])
     assert (said.exit_code, "UNVERIFIED" in said.output) == (4, True), said.output
-    assert found["note"].startswith("its check will say UNVERIFIED: no class of an MLX library")
+    assert found["note"].startswith("its check will say UNVERIFIED: only its own map says how")
 
 
 SHORT = ["steps=3", "batch_size=2", "data.length=[32]", "validate_every=3", "checkpoint_every=3"]
