@@ -4,59 +4,75 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from ..converters.values import Array, LowRank
 from ..errors import MismatchError
 
+NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)")  # of a layer, in a name
+MANY: Final = 20  # names that a message lists
 
-def select(names: Iterable[str], patterns: Sequence[str], what: str) -> list[str]:
+
+def select(names: Iterable[str], patterns: Sequence[str], what: str, setting: str) -> list[str]:
     """Return the dotted NAMES that a pattern means: equal to it, ending in ``.pattern``, or by ``*``.
 
     Args:
         names: what there is.
         patterns: what is asked for.
         what: what the names are, for the error.
+        setting: that has the patterns, likewise.
 
     Raises:
-        MismatchError: patterns that mean nothing, with the nearest ending.
+        MismatchError: patterns that mean nothing, with the nearest name.
 
-    >>> select(["layer.0.query", "layer.0.key"], ["query"], "linear modules")
+    >>> select(["layer.0.query", "layer.0.key"], ["query"], "linear modules", "adapter.targets")
     ['layer.0.query']
     """
     names = list(names)
     found = {pattern: [name for name in names if _means(pattern, name)] for pattern in patterns}
-    endings = sorted({name.rsplit(".", 1)[-1] for name in names})
+    parts = {part for name in names for part in name.split(".") if not part.isdigit()}
     problems = []
     for pattern in (pattern for pattern, matches in found.items() if not matches):
         deeper = f"*.{pattern}"
         near = [deeper] if any(_means(deeper, name) for name in names) else []
-        near = near or difflib.get_close_matches(pattern, endings, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(endings)}"
+        near = near or difflib.get_close_matches(pattern.strip("*"), sorted(parts), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {_listed(names)}"
         problems.append(f"{pattern}: {hint}")
     if problems:
-        raise MismatchError(f"no {what} have these names", problems)
+        raise MismatchError(f"{setting}: no {what} have these names", problems)
     chosen = {name for matches in found.values() for name in matches}
     return [name for name in names if name in chosen]
 
 
-def select_parameters(names: Iterable[str], patterns: Sequence[str]) -> set[str]:
-    """Return the parameters NAMES that PATTERNS mean; one without ``*`` means all that contain it.
+def _listed(names: Sequence[str]) -> str:
+    """Return NAMES as a person reads them: numbers of layers stand for one another.
+
+    >>> _listed(["layer.0.query", "layer.1.query", "head"])
+    'layer.*.query, head'
+    """
+    found = list(dict.fromkeys(NUMBER.sub("*", name) for name in names))
+    more = f" and {len(found) - MANY} more" if len(found) > MANY else ""
+    return ", ".join(found[:MANY]) + more
+
+
+def select_parameters(names: Iterable[str], patterns: Sequence[str], setting: str) -> set[str]:
+    """Return the parameters NAMES that PATTERNS of SETTING mean; one without ``*`` means all that contain it.
 
     Raises:
         MismatchError: patterns that mean nothing.
 
-    >>> sorted(select_parameters(["norm.weight", "head.bias", "head.weight"], ["norm", "*.bias"]))
+    >>> sorted(select_parameters(["norm.weight", "head.bias", "head.weight"], ["norm", "*.bias"], "train"))
     ['head.bias', 'norm.weight']
     """
     wide = [pattern if "*" in pattern else f"*{pattern}*" for pattern in patterns]
-    return set(select(names, wide, "parameters")) if patterns else set()
+    return set(select(names, wide, "parameters", setting)) if patterns else set()
 
 
 def initial_updates(

@@ -157,6 +157,14 @@ def next_command(out: Path, task: Task, config: TrainConfig) -> str:
     return command("convert", *way, *dense, *trust)
 
 
+def command_after(onward: str, out: Path, config: TrainConfig) -> str:
+    """Say what follows ONWARD, the next command of the run in OUT, where it makes only the base ready; else nothing."""
+    if "torch-to-mlx" not in onward:
+        return ""
+    merging = command("merge", unused(config.model, "-mlx"), out, unused(out, "-merged"))
+    return f"then: {merging}"
+
+
 def _shown(out: Path, model: Model | None, config: TrainConfig) -> str:
     """Return the command for the run in OUT of a MODEL that leads to no other framework: export, or say what there is."""
     if config.adapter or model is None or model.factory is None:

@@ -13,8 +13,10 @@ from ..converters.models.factories import framework_or_none, kind_of
 from ..errors import BadInputError
 from .config import ORIGIN, TrainConfig, validate
 from .data.batches import Batch, Dataset
-from .data.given import Given
+from .data.given import Given, Orders
 from .data.series import Series
+from .objectives.base import CLASSES, objective_class
+from .objectives.order import input_orders
 
 HELD_OUT: Final = 0.1  # of the examples, where data is one dataset without splits
 SPLITS: Final = ("train", "validation", "test")
@@ -47,7 +49,7 @@ def live(
         objective: its name, its section as a mapping, a class, or an instance that keeps MODULE as its
             attribute ``model``.
         data: a section as a mapping, a dataset, or a mapping of splits to datasets. A dataset has
-            ``__len__`` and ``batch(rows)``, or is a mapping of arrays, one row an example.
+            ``__len__`` and ``batch(rows)`` or ``__getitem__``, or is a mapping of arrays, one row an example.
         settings: the rest of the configuration; ``metric`` may be a function.
 
     Raises:
@@ -60,7 +62,10 @@ def live(
     if not callable(metric):
         metric = None
     named = isinstance(objective, str | Mapping)
-    splits = None if isinstance(data, Mapping) and "kind" in data else dict(_splits(data, settings))
+    kind = None if named else objective if isinstance(objective, type) else Copies(objective)
+    orders = input_orders(_class_of(objective, kind), module)
+    section = isinstance(data, Mapping) and "kind" in data
+    splits = None if section else dict(_splits(data, settings, orders))
     config = validate(
         {
             "model": f"{ORIGIN}{type(module).__name__}",
@@ -70,7 +75,6 @@ def live(
             "data": data if splits is None else {"kind": f"{ORIGIN}{type(data).__name__}"},
         }
     )
-    kind = None if named else objective if isinstance(objective, type) else Copies(objective)
     return config, Live(copy.deepcopy(module), kind, metric, splits)
 
 
@@ -123,13 +127,21 @@ def _name(kind: Any) -> str:
     return getattr(kind, "__name__", type(kind).__name__)
 
 
-def _splits(data: Any, settings: Mapping[str, Any]) -> Iterator[tuple[str, Dataset]]:
+def _class_of(objective: Any, kind: Any) -> Any:
+    """Return the class of an OBJECTIVE that is a name or a section, KIND of any other; ``None`` of no known name."""
+    name = objective.get("name") if isinstance(objective, Mapping) else objective
+    return kind or (objective_class(str(name)) if name in CLASSES else None)
+
+
+def _splits(
+    data: Any, settings: Mapping[str, Any], orders: Orders
+) -> Iterator[tuple[str, Dataset]]:
     if isinstance(data, Mapping) and data.keys() & set(SPLITS):
         if missing := {"train", "validation"} - data.keys():
             raise BadInputError(f"data has no split {', '.join(sorted(missing))}")
-        yield from ((name, _dataset(it, f"data.{name}")) for name, it in data.items())
+        yield from ((name, _dataset(it, f"data.{name}", orders)) for name, it in data.items())
         return
-    whole = _dataset(data, "data")
+    whole = _dataset(data, "data", orders)
     drawn = np.random.default_rng(int(settings.get("seed", 0))).permutation(len(whole)).tolist()
     if len(whole) < 2:
         raise BadInputError(f"data has {len(whole)} examples; two are the least to train on one")
@@ -138,7 +150,7 @@ def _splits(data: Any, settings: Mapping[str, Any]) -> Iterator[tuple[str, Datas
     yield "validation", Part(whole, sorted(drawn[:count]))
 
 
-def _dataset(given: Any, name: str) -> Any:
+def _dataset(given: Any, name: str, orders: Orders) -> Any:
     if isinstance(given, Mapping):
         arrays = {key: np.asarray(array) for key, array in given.items()}
         rows = {key: len(it) if it.ndim else "none" for key, it in arrays.items()}
@@ -148,4 +160,4 @@ def _dataset(given: Any, name: str) -> Any:
                 f"{name} is no mapping of arrays with one row for each example: {counts}"
             )
         return Series(arrays)
-    return Given(given, name)
+    return Given(given, name, orders)

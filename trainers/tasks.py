@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -32,8 +32,9 @@ from .data.batches import Dataset, Order
 from .data.context import Context
 from .data.reading import leaks, read_splits
 from .live import Live
-from .objectives.base import Objective
+from .objectives.base import Objective, objective_class
 from .objectives.chosen import check_labels, fitted, objective_of
+from .objectives.order import input_orders
 from .rounding import Grids, grids_of
 from .steps.modes import trains
 
@@ -138,7 +139,11 @@ def build_task(
     objective = objective_of(config, *((live.objective, live.metric) if live else ()))
     model = None if module else _open(config)
     splits = live.splits if live else None
-    splits = splits or read_splits(config.data, _context(model, tokenizer or config.tokenizer))
+    context = _context(model, tokenizer or config.tokenizer)
+    given = objective_class(config.objective.name, live.objective if live else None)
+    orders = input_orders(given, module or (model and model.factory))
+    context = replace(context, orders=orders, writes=getattr(given, "writes", False))
+    splits = splits or read_splits(config.data, context)
     objective = fitted(objective, config, splits["train"])
     module = module.float() if module else _build_module(cast(Model, model))  # masters, see config
     blocks = _blocks(model, module) if model else {}
@@ -225,7 +230,7 @@ def _freeze(module: Any, config: TrainConfig, blocks: Collection[str]) -> None:
     """
     parameters = dict(module.named_parameters())
     trained, frozen = (
-        select_parameters(parameters, them) for them in (config.train, config.freeze)
+        select_parameters(parameters, getattr(config, it), it) for it in ("train", "freeze")
     )
     for name, parameter in parameters.items():
         alone = (config.adapter or config.train) and name not in trained
@@ -248,7 +253,7 @@ def _adapted(module: Any, settings: AdapterSection) -> dict[str, tuple[int, int]
         UnsupportedError: targets that share their weights, or DoRA of those that hold theirs turned.
     """
     shapes = linear_shapes(module)
-    names = select(shapes, settings.targets, "linear modules")
+    names = select(shapes, settings.targets, "linear modules", "adapter.targets")
     shared = sharing(module)
     for name in filter(shared.get, names):
         raise UnsupportedError(

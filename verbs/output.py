@@ -253,7 +253,7 @@ def figure_lines(figures: Mapping[str, float]) -> list[str]:
 
 def survival_lines(merged: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return what survived of each merged update, the worst first; the manifest has them all."""
-    from ..converters.adapters.merging.survival import Survival, judge, lines
+    from ..converters.adapters.merging.survival import Survival, heading, lines
 
     named = {
         f"{name}  ({it['form']})" if it.get("form") else name: it for name, it in merged.items()
@@ -262,9 +262,7 @@ def survival_lines(merged: Mapping[str, Mapping[str, Any]]) -> list[str]:
     survivals = {name: Survival(*(merge[key] for key in fields)) for name, merge in named.items()}
     table = lines(survivals)
     more = [f"  ... {len(merged) - MANY} more, none worse"] if len(merged) > MANY else []
-    kept = sum(judge(survival) != "refuse" for survival in survivals.values())
-    head = f"{len(merged)} of {len(merged)} adapter updates merged, {kept} of them survived the rounding:"
-    return [head, *table[: MANY + 1], *more]
+    return [heading(survivals), *table[: MANY + 1], *more]
 
 
 def dropped_lines(dropped: Sequence[Mapping[str, str]]) -> list[str]:

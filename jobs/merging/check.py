@@ -96,6 +96,7 @@ def survival_stage(job: Merge, kept: Kept) -> Stage:
         return Stage("fingerprints", "unverified", detail)
     weak = sum(it != ENOUGH for it in judged.values())
     detail = f"{whole} of {whole} updates are in the stored weights"
+    detail = detail if whole else "the updates change no weight"
     detail += f", {weak} of them weakly" if weak else ""
     detail += f", measured again from the file; {kept.alike} other tensors are the base's bytes"
     return Stage("fingerprints", "pass", detail)

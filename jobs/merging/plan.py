@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ...converters.adapters.merging.affected import AffectedWeight
 from ...converters.adapters.merging.statistics import ENOUGH, ERASED, Measured, QuantizationErrors
-from ...converters.adapters.merging.survival import lines, refusal
+from ...converters.adapters.merging.survival import idle, lines, refusal
 from ...converters.checkpoints import Header
 from ...converters.models import Model
 from ...converters.quantization import Dequantized
@@ -112,7 +112,7 @@ class Merge(NamedTuple):
     def lines(self) -> tuple[str, ...]:
         """Return what is kept of every update, the worst first, and how."""
         ways = remedies_for(self) if self.below else []
-        notes = [f"note: {note}" for note in (*self.notes, *sampled(self))]
+        notes = [f"note: {note}" for note in (*self.notes, *unmoved(self), *sampled(self))]
         table = (
             error_lines(self.errors, self.chosen) if self.errors else lines(survivals(self.chosen))
         )
@@ -193,6 +193,18 @@ def require_kept(job: Merge) -> None:
 def remedies_for(job: Merge) -> list[str]:
     """Return the remedies; of a merge into the original its quantization error comes first."""
     return [*([error_note(job.errors)] if job.errors else []), *remedies(job.model, job.trials)]
+
+
+def unmoved(job: Merge) -> list[str]:
+    """Say that training on the base's own grid moved no code of some layers, where it did not."""
+    still = [name for name in job.rounded if idle(job.chosen[name].survival)]
+    if not still:
+        return []
+    which = f"of {len(still)} of {len(job.rounded)} layers trained so no code has moved"
+    cure = (
+        "train longer, or with a learning rate that carries updates over half a step of the codes"
+    )
+    return [f"{which}, and they are those of the base: {cure}"]
 
 
 def sampled(job: Merge) -> list[str]:

@@ -20,7 +20,7 @@ from ...converters.values import Array
 from ..converting import carry_origin, side_files
 from ..options import Options
 from ..provenance.merged_before import adapters_recorded
-from .plan import Merge, part_names
+from .plan import Merge, part_names, unmoved
 
 METADATA: Final = {"format": "mlx"}  # what safetensors files of MLX say of themselves
 
@@ -110,5 +110,5 @@ def facts_of(job: Merge, hashes: Mapping[str, str]) -> dict[str, Any]:
             }
             for name, it in sorted(job.chosen.items())
         },
-        "notes": list(job.notes),
+        "notes": [*job.notes, *unmoved(job)],
     }

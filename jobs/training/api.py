@@ -53,8 +53,8 @@ def train(
         given: TARGET and RECIPE: the run's folder, and the name of a recipe in ``trainers/recipes`` or
             a YAML or TOML file. Or MODULE, a ``torch.nn.Module``; OBJECTIVE: a name, a section, a class
             called with the module, or an instance around it; DATA: a section, a dataset, or a mapping of
-            ``train`` and ``validation`` to datasets (``__len__`` and ``batch(rows)``, or a mapping of
-            arrays); CONFIG: the other settings as in a recipe, ``metric`` perhaps a function.
+            ``train`` and ``validation`` to datasets (``__len__`` and ``batch(rows)`` or ``__getitem__``, as a
+            ``TensorDataset``, or a mapping of arrays); CONFIG: the other settings as in a recipe, ``metric`` perhaps a function.
         backend: ``mlx`` or ``torch``, ``mlx`` if not given; the same data, order and seeds in both.
         resume: go on where the run in TARGET stopped, in its backend.
         named: any of these by name, and with a recipe ``settings``: dotted setting -> value.

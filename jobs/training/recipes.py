@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -25,9 +26,11 @@ from ...converters.planning.config import rewrite_config
 from ...converters.planning.conversion import conversion_of
 from ...converters.planning.manifest import write_manifest
 from ...converters.planning.memory import require_memory
+from ...converters.planning.opening import open as open_model
 from ...converters.results.records import write_record
 from ...converters.sidefiles import copy_side_files
 from ...errors import BadInputError
+from ..checking import layout_check_of
 
 if TYPE_CHECKING:
     from ...trainers.config import TrainConfig
@@ -85,7 +88,26 @@ def train(
         with watch as progress:
             watchers: Any = {"progress": progress, "complete": completing}
             result = run(config, target, backend=backend, resume=resume, **watchers)
+        if begun and not ranks.rank:
+            result = noted(result, begun)
         ranks.write(partial(record, target))
+    return result
+
+
+def noted(result: TrainResult, config: TrainConfig) -> TrainResult:
+    """Return RESULT, and leave it so in its folder, with a note why the check of its next command cannot decide."""
+    from ...trainers.runs.loop import RESULT
+
+    if "mlx-to-torch" not in result.next or config.trust_code:
+        return result
+    decides, why = layout_check_of(open_model(config.model if config.adapter else str(result.out)))
+    if decides:
+        return result
+    note = f"its check will say UNVERIFIED: {why}; --accept unverified lets that pass"
+    result = replace(result, note=note)
+    with writing(result.out):
+        text = json.dumps(result.document(), indent=1) + "\n"
+        (result.out / RESULT).write_text(text, encoding="utf-8")
     return result
 
 

@@ -14,6 +14,7 @@ from weighbridge.trainers.adapters import (
     parameters_of,
     probe_values,
     select,
+    select_parameters,
     updates_of,
 )
 from weighbridge.trainers.tasks import build_task
@@ -29,18 +30,24 @@ MEANT = {
 
 @pytest.mark.parametrize(("patterns", "rows"), MEANT.items())
 def test_a_pattern_means_whole_path_endings(patterns, rows):
-    assert select(NAMES, patterns, "modules") == [NAMES[row] for row in rows]
+    assert select(NAMES, patterns, "modules", "checkpoint") == [NAMES[row] for row in rows]
 
 
 def test_patterns_without_a_match_are_refused_together_with_the_nearest():
     with pytest.raises(MismatchError, match="qury: did you mean query") as caught:
-        select(NAMES, ["qury", "query", "zzz"], "modules")
+        select(NAMES, ["qury", "query", "zzz"], "modules", "checkpoint")
     assert len(caught.value.problems) == 2
+
+
+def test_where_nothing_is_near_the_names_are_listed_once_for_all_layers():
+    with pytest.raises(MismatchError, match=r"^freeze: no parameters have these names") as caught:
+        select_parameters([f"layer.{it}.norm.weight" for it in range(30)], ["zzz"], "freeze")
+    assert [*caught.value.problems] == ["*zzz*: there are layer.*.norm.weight"]
 
 
 def test_a_pattern_that_lies_deeper_is_offered_as_it_would_be_found():
     with pytest.raises(MismatchError, match=r"attention\.\*: did you mean \*\.attention\.\*\?"):
-        select(NAMES, ["attention.*"], "modules")
+        select(NAMES, ["attention.*"], "modules", "checkpoint")
 
 
 def test_dora_of_modules_that_hold_their_weights_turned_is_refused_by_name(decoder_config):

@@ -258,8 +258,26 @@ def test_texts_of_ones_own_leave_no_split_of_the_recipe():
     own = load_config("minilm-lora", ["data.test=t", "data.train=mine.jsonl"]).data
     assert (own.validation, own.test) == (0.1, Path("t").absolute())
     assert load_config("minilm-lora", ["data.train=mine.jsonl"]).data.test is None
-    with pytest.raises(MismatchError, match=r"data\.validation: is missing"):
+    with pytest.raises(MismatchError, match="not valid") as caught:
         load_config("indicators", ["data.train=prices.npz"])
+    [problem] = caught.value.problems
+    assert problem.startswith(
+        "data.validation: is missing; bars hold nothing out of the training file"
+    )
+    assert "--set data.validation=FILE" in problem
+
+
+def test_what_is_missing_is_said_with_what_to_give():
+    with pytest.raises(MismatchError, match="3 problems") as caught:
+        validate({})
+    model, data, objective = caught.value.problems
+    assert "--set model=DIRECTORY" in model
+    assert "--set data=FILE" in data
+    assert "causal_lm, classification, " in objective
+    with pytest.raises(MismatchError, match="2 problems") as caught:
+        validate({"model": "m", "data": {"train": "t"}, "objective": {"name": "distillation"}})
+    assert "data.kind=NAME, of pairs, series, " in caught.value.problems[0]
+    assert "--set objective.teacher=DIRECTORY" in caught.value.problems[1]
 
 
 def test_a_folders_own_validation_split_is_named_and_no_share_is_taken_in_its_place(tmp_path):

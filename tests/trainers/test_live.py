@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import weighbridge
-from weighbridge.errors import BadInputError, MismatchError
+from weighbridge.errors import BadInputError, MismatchError, UsersCodeError
 from weighbridge.trainers.live import live
 from weighbridge.trainers.runs.loop import make_step
 from weighbridge.trainers.tasks import build_task
@@ -202,6 +202,35 @@ def test_numbers_in_float64_are_trained_on_in_float32(double, backend, tmp_path)
     narrow = {key: it.astype(np.float32) for key, it in arrays.items()}
     _, wanted = train(Distance, narrow, tmp_path / "wanted", module(), backend)
     assert one.best == other.best == wanted.best
+
+
+@pytest.mark.parametrize("objective", [Distance, "regression"], ids=["class", "name"])
+def test_tuples_are_read_in_the_order_of_the_inputs(objective, tmp_path):
+    x = torch.tensor(Points(24, 0).x)
+    rows = torch.utils.data.TensorDataset(x, x.sum(1, keepdims=True))
+    _, one = train(objective, rows, tmp_path / "one")
+    names = ("x", "y") if objective is Distance else ("input", "target")
+    arrays = dict(zip(names, map(np.asarray, rows.tensors), strict=True))
+    _, wanted = train(objective, arrays, tmp_path / "wanted")
+    assert one.best == wanted.best
+    parts = torch.utils.data.random_split(rows, [20, 4])
+    train(objective, dict(zip(("train", "validation"), parts, strict=True)), tmp_path / "parts")
+
+
+@pytest.mark.parametrize(
+    ("count", "objective", "message"),
+    [
+        (3, Distance, r"a tuple of .*, or a tuple of them: \(x, y\)"),
+        (3, "regression", r"a tuple of .*, or a tuple of them: \(input, target\)"),
+        (2, "distillation", r"a tuple of .*, or a tuple of them: \(input\)"),
+        (0, Distance, "DataLoader.*give its dataset"),
+    ],
+)
+def test_what_leaves_no_one_way_to_read_a_tuple_is_refused(count, objective, message, tmp_path):
+    data = torch.utils.data.TensorDataset(*[torch.zeros(9, 2)] * (count or 2))
+    data = data if count else torch.utils.data.DataLoader(data)
+    with pytest.raises(UsersCodeError, match=message):
+        train(objective, data, tmp_path / "run")
 
 
 class Halves(Distance):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -97,3 +98,18 @@ def test_what_was_trained_is_what_is_merged(way, dora, decoder, decoder_config, 
         assert np.allclose(merged.read(name), weight, rtol=1e-6, atol=1e-7)
         assert not np.array_equal(merged.read(name), base.read(name))
     assert loss_of(config, tmp_path / "merged") == pytest.approx(result["best"]["loss"], rel=1e-5)
+
+
+@pytest.mark.heavy
+def test_beside_a_base_in_gptq_a_run_says_the_conversion_and_then_the_merge(
+    decoder, decoder_config, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    how = ["--quant-method", "gptq", "--allow-lossy", "--check", "none"]
+    run("convert", "mlx-to-torch", decoder, "gptq", *how)
+    result = trained(tmp_path, decoder_config(model="gptq", optimizer={"learning_rate": RATE}))
+    assert result["note"].startswith("then: weighbridge merge ")
+    for line in (result["next"], result["note"].removeprefix("then: ")):
+        run(*shlex.split(line)[1:], "--check", "none")
+    merged = json.loads((tmp_path / "run-merged" / "weighbridge.json").read_text())["merged"]
+    assert len(merged) == 2

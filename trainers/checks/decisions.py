@@ -1,14 +1,31 @@
-"""Batches on which a captured module would decide by a mask otherwise than it was recorded: refused."""
+"""Modules that no recording holds, and batches for which a recorded one would decide otherwise: refused."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from ...converters.values import Array
 from ...errors import UnsupportedError
+
+# Packages of transformers whose attention goes by windows: torch.export takes minutes, and then refuses them.
+WINDOWED: Final = ("transformers.models.led.", "transformers.models.longformer.")
+
+
+def require_recordable(module: Any) -> None:
+    """Refuse a MODULE with parts of which it is known that they cannot be recorded, before minutes are spent.
+
+    Raises:
+        UnsupportedError: it has one.
+    """
+    for part in module.modules():
+        if type(part).__module__.startswith(WINDOWED):
+            raise UnsupportedError(
+                f"{type(part).__name__} attends in windows that it counts from the length of a text, which"
+                " cannot be recorded for MLX; --backend torch trains it"
+            )
 
 
 def require_held(captured: Any, inputs: Mapping[str, Any], found: Array | float) -> None:

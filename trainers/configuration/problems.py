@@ -33,6 +33,14 @@ WANTED: Final = {  # by pydantic's name of the mistake, with what it says of it
     "too_short": "at least {min_length} of them",
     "too_long": "at most {max_length} of them",
 }
+MISSING: Final = {  # by key, what to give
+    "model": "--set model=DIRECTORY, or MODULE:FUNCTION that builds one",
+    "data": "--set data=FILE, or its kind and files: --set data.kind=NAME --set data.train=FILE",
+    "objective": "--set objective=NAME, of {names}, or MODULE:CLASS",
+    "data.train": "--set data.train=FILE",
+    "data.validation": "{kind} hold nothing out of the training file; --set data.validation=FILE, with what comes after it",
+    "objective.teacher": "--set objective.teacher=DIRECTORY, the model whose logits are learned",
+}
 
 
 class Place(NamedTuple):
@@ -90,7 +98,7 @@ def _words(
     """Return what is wrong with the value of KEY, by what pydantic FOUND."""
     first = found[0]
     if first["type"] == "missing":
-        return "is missing"
+        return _missing(key, config, settings)
     if first["type"] == "extra_forbidden":
         return _unknown(key, config, settings)
     if first["type"] == "union_tag_invalid":
@@ -101,6 +109,21 @@ def _words(
     if None in wanted:
         return str(first["msg"]).removeprefix("Value error, ")
     return f"cannot be {_shown(first['input'])}; give {' or '.join(map(str, wanted))}"
+
+
+def _missing(key: str, config: type[BaseModel], settings: Mapping[str, Any]) -> str:
+    """Return what to give for KEY, which SETTINGS lack."""
+    if key not in MISSING:
+        return "is missing"
+    names = ", ".join(_names("objective", config))
+    data = settings.get("data")
+    kind = data.get("kind") if isinstance(data, Mapping) else data
+    return f"is missing; {MISSING[key].format(names=names, kind=kind)}"
+
+
+def _names(key: str, config: type[BaseModel]) -> list[str]:
+    """Return the names of the sections that KEY chooses from, without that of the user's code."""
+    return [tag for tag in tagged(config.model_fields[key].annotation) if tag != CUSTOM]
 
 
 def _wanted(detail: Mapping[str, Any], place: Place) -> str | None:
@@ -152,10 +175,10 @@ def _having(key: str, config: type[BaseModel]) -> Iterator[str]:
 def _without_tag(key: str, value: Any, config: type[BaseModel]) -> str:
     """Return what to say of a VALUE of KEY that does not choose its section."""
     choice = "kind" if key == "data" else "name"
+    known = ", ".join(_names(key, config))
     if isinstance(value, Mapping):
-        return f"has no {choice}"
-    known = [tag for tag in tagged(config.model_fields[key].annotation) if tag != CUSTOM]
-    return f"cannot be {_shown(value)}; give its {choice}, of {', '.join(known)}, or its settings"
+        return f"has no {choice}; --set {key}.{choice}=NAME, of {known}, or MODULE:CLASS"
+    return f"cannot be {_shown(value)}; give its {choice}, of {known}, or its settings"
 
 
 def _unknown_tag(context: Mapping[str, Any], *, files: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +38,8 @@ class Context:
         positions: how many positions it has; likewise.
         share: which rows of the file are of the split that is read; ``None`` are all.
         train: what was read for training, as another split is read.
+        writes: whether the document of a pair is what a decoder writes.
+        orders: names for the arrays of an example that is a tuple, by how many they are.
     """
 
     tokenizer: Path | None = None
@@ -44,3 +47,5 @@ class Context:
     positions: int | None = None
     share: Share | None = None
     train: Any = None
+    writes: bool = False
+    orders: Sequence[Sequence[str]] = ()

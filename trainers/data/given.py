@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,27 +18,35 @@ HASHED: Final = 64  # examples that tell data from other data
 OURS: Final = frozenset({"marks", "width", "by_width"})
 
 
+Orders = Sequence[Sequence[str]]
+
+
 class Given:
     """What a user's class holds; see :class:`~weighbridge.trainers.data.batches.Dataset`.
 
     Args:
         rows: has ``__len__`` and ``batch(rows)``, which returns arrays by name whose first axis is
             the examples, or a :class:`Batch`; or ``__getitem__(row)``, which returns those of one
-            example. ``length(row)`` and ``keys(row)`` are optional.
+            example, or a tuple of them. ``length(row)`` and ``keys(row)`` are optional.
         name: what to call it in errors.
+        orders: names for the arrays of a tuple, by how many they are.
 
     Raises:
         UsersCodeError: it is something else.
     """
 
-    def __init__(self, rows: Any, name: str) -> None:
+    def __init__(self, rows: Any, name: str, orders: Orders = ()) -> None:
         lacking = [method for method in ("__len__", "batch") if not _has(rows, method)]
+        if hasattr(rows, "dataset") and hasattr(rows, "batch_sampler"):
+            raise UsersCodeError(
+                f"{name} is {kind_of(rows)}; give its dataset, batches are made here"
+            )
         if lacking and not (lacking == ["batch"] and _has(rows, "__getitem__")):
             raise UsersCodeError(
                 f"{name} has no method {lacking[0]}; data needs __len__ and batch, or __len__ and __getitem__"
             )
         self._rows, self._name = rows, name
-        self._batch = _stacked(rows, name) if lacking else rows.batch
+        self._batch = _stacked(rows, name, orders) if lacking else rows.batch
         self.report = dict(getattr(rows, "report", {"examples": len(rows)}))
         self.digest = str(getattr(rows, "digest", "") or self._hash())
 
@@ -86,20 +94,16 @@ def _has(rows: Any, method: str) -> bool:
     return callable(getattr(rows, method, None))
 
 
-def _stacked(rows: Any, name: str) -> Any:
+def _stacked(rows: Any, name: str, orders: Orders) -> Any:
     """Return what makes a batch of ROWS that are had one by one, as a DataLoader of PyTorch does.
 
     Raises:
-        UsersCodeError: an example is no dictionary, or examples have arrays of several shapes.
+        UsersCodeError: an example is neither a dictionary nor a tuple that ORDERS have names for, or examples
+            have arrays of several shapes.
     """
 
     def batch(chosen: Sequence[int]) -> dict[str, Array]:
-        examples = [rows[row] for row in chosen]
-        if not all(isinstance(it, dict) for it in examples):
-            raise UsersCodeError(
-                f"{name}[{chosen[0]}] is {kind_of(examples[0])}; an example is a dictionary of arrays by the"
-                " names of the objective's inputs"
-            )
+        examples = [_by_name(rows[row], f"{name}[{row}]", orders) for row in chosen]
         columns = {key: [np.asarray(it[key]) for it in examples] for key in examples[0]}
         for key, column in columns.items():
             if len(shapes := {it.shape for it in column}) > 1:
@@ -110,3 +114,19 @@ def _stacked(rows: Any, name: str) -> Any:
         return {key: np.stack(column) for key, column in columns.items()}
 
     return batch
+
+
+def _by_name(example: Any, name: str, orders: Orders) -> Mapping[str, Any]:
+    """Return the arrays of EXAMPLE by the names of the objective's inputs."""
+    if isinstance(example, Mapping):
+        return example
+    if hasattr(example, "_asdict"):
+        return dict(example._asdict())
+    for order in orders if isinstance(example, tuple | list) else ():
+        if len(order) == len(example):
+            return dict(zip(order, example, strict=True))
+    known = " or ".join(f"({', '.join(order)})" for order in orders)
+    raise UsersCodeError(
+        f"{name} is {kind_of(example)}; an example is a dictionary of arrays by the names of the"
+        " objective's inputs" + (f", or a tuple of them: {known}" if known else "")
+    )

@@ -18,7 +18,7 @@ from .batches import Batch
 from .context import Context
 from .rows.tables import Refused, Row, lacking, number_of, part_of, read_table, refuse, taken
 from .tokens.buckets import fitting, padded, real, require_fit, suited
-from .tokens.coding import load_tokenizer, tokenizer_of
+from .tokens.coding import Coder, load_tokenizer, tokenizer_of
 
 if TYPE_CHECKING:
     from ..configuration.data import PairsData
@@ -87,9 +87,11 @@ def read_split(section: PairsData, path: Path, context: Context) -> Pairs:
         MismatchError: rows that are no pairs; texts that are too long; ids or positions that the model
             has no row for.
     """
-    tokenize = load_tokenizer(tokenizer_of(context.tokenizer))
+    folder = tokenizer_of(context.tokenizer)
+    tokenize = load_tokenizer(folder)
+    write = Coder(folder).encode_written if context.writes else tokenize
     texts = read_pairs(path, section.columns.model_dump(), context)
-    pairs = Pairs(texts, tokenize, section.lengths.model_dump(), context)
+    pairs = Pairs(texts, tokenize, section.lengths.model_dump(), context, write)
     largest = max(max(ids, default=0) for field in pairs.ids.values() for ids in field)
     lengths = {f"data.lengths.{name}": buckets for name, buckets in pairs.lengths.items()}
     require_fit(lengths, largest, path, context)
@@ -111,6 +113,7 @@ class Pairs:
         lengths: padded lengths by field, ``None`` chooses them; longer texts lose their end, not their
             last token, which is a special one. Negatives have those of documents.
         context: how many positions there are.
+        write: the same of documents, where they are coded otherwise than queries.
 
     Attributes:
         ids: token ids by field, those of negatives row by row.
@@ -123,9 +126,10 @@ class Pairs:
         tokenize: Tokenize,
         lengths: Mapping[str, Sequence[int] | None],
         context: Context | None = None,
+        write: Tokenize | None = None,
     ) -> None:
         self.pairs = [Pair(*pair) for pair in texts.pairs]
-        uncut = _coded(self.pairs, tokenize)
+        uncut = _coded(self.pairs, tokenize, write or tokenize)
         self.lengths = {
             name: suited(lengths[name], list(map(len, field)), context or Context())
             for name, field in uncut.items()
@@ -189,11 +193,12 @@ class Pairs:
         return ("query", query), ("document", document)
 
 
-def _coded(pairs: Sequence[Pair], tokenize: Tokenize) -> dict[str, list[list[int]]]:
+def _coded(pairs: Sequence[Pair], read: Tokenize, write: Tokenize) -> dict[str, list[list[int]]]:
     """Return the ids of every field that PAIRS have."""
-    texts = {name: [getattr(pair, name) for pair in pairs] for name in FIELDS}
+    queries, documents = ([getattr(pair, name) for pair in pairs] for name in FIELDS)
     negatives = [text for pair in pairs for text in pair.negatives]
-    return {name: tokenize(them) for name, them in (texts | {NEGATIVE: negatives}).items() if them}
+    coded = {"query": read(queries), "document": write(documents)}
+    return coded | ({NEGATIVE: write(negatives)} if negatives else {})
 
 
 def _field(name: str) -> str:

@@ -41,7 +41,7 @@ def read_splits(data: Data, context: Context) -> dict[str, Dataset]:
         WeighbridgeError: a file cannot be read, or its content is not what its kind says.
     """
     if isinstance(data, CustomData):
-        return dict(_given(data))
+        return dict(_given(data, context))
     read = READERS[data.kind]
     splits: dict[str, Dataset] = {}
     for name, (path, share) in _found(data).items():
@@ -65,7 +65,7 @@ def _found(data: Any) -> dict[str, tuple[Path, Share | None]]:
     return found
 
 
-def _given(data: CustomData) -> Any:
+def _given(data: CustomData, context: Context) -> Any:
     """Yield the splits of a user's class: those with a file, or train and validation.
 
     Raises:
@@ -79,7 +79,8 @@ def _given(data: CustomData) -> Any:
         )
     for name in named or SPLITS[:2]:
         options = data.options | ({"path": named[name]} if named else {})
-        dataset = Given(call_named(data.kind, split=name, **options), data.kind)
+        rows = call_named(data.kind, split=name, **options)
+        dataset = Given(rows, data.kind, context.orders)
         if not len(dataset):
             raise BadInputError(f"{data.kind} has no example in its split {name}")
         yield name, dataset

@@ -110,7 +110,7 @@ def make_objective(name: str, options: Mapping[str, Any], given: Any = None) -> 
         UsersCodeError: the user's module raises as it is imported.
         BadInputError: there is no such thing.
     """
-    kind = given or (_ours(CLASSES[name]) if name in CLASSES else named_code(name))
+    kind = objective_class(name, given)
     measure: Any = getattr(kind, "measure", None)
     evaluated: Any = getattr(kind, "evaluated", None)
     of_embeddings: Any = getattr(kind, "from_embeddings", None)
@@ -132,6 +132,11 @@ def make_objective(name: str, options: Mapping[str, Any], given: Any = None) -> 
         apart=getattr(kind, "apart", True),
         figures=getattr(measure or measure_loss, "figures", ()),
     )
+
+
+def objective_class(name: str, given: Any = None) -> Any:
+    """Return the class of the objective NAME, or what is GIVEN in its place; see ``make_objective``."""
+    return given or (_ours(CLASSES[name]) if name in CLASSES else named_code(name))
 
 
 def _around(model: Any, name: str, kind: Any, options: Mapping[str, Any] = {}) -> Any:

@@ -50,8 +50,12 @@ class Classification(Supervised):
 
     @staticmethod
     def check(model: Any, splits: Mapping[str, Dataset]) -> list[str]:
-        """Return where a label is none of the classes that MODEL has."""
-        classes = _classes(model, next(iter(splits.values())))
+        """Return where a label is none of the classes that MODEL has, or what the data says of their number."""
+        data = next(iter(splits.values()))
+        classes = _classes(model, data)
+        problems: list[str] = getattr(data, "misfits", lambda _: [])(max(classes, 2))
+        if problems:
+            return problems
         found = {name: _first_bad(split, classes) for name, split in splits.items()}
         range_of = f"0 to {max(classes, 2) - 1}"
         return [

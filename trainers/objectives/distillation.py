@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...converters.planning.opening import open as open_model
+from ...errors import BadInputError
 from ..data.batches import Batch
 from ..evaluation import without_answers
 from .base import IGNORED
@@ -44,6 +45,7 @@ class Distillation(nn.Module):
         found = logits_of(run(self.model, known))
         with torch.no_grad():
             wanted = logits_of(run(self.teacher, known))
+        _require_alike(found, wanted)
         each = self._distance(found, wanted)
         labels = inputs.get("labels")
         if found.ndim == 3 and labels is not None:
@@ -86,6 +88,20 @@ def _opened(spec: str, trust_code: str | None) -> nn.Module:
 
     module: nn.Module = build_module(with_torch_side(open_model(spec, trust_code=trust_code)))
     return module.eval().requires_grad_(False)
+
+
+def _require_alike(found: Tensor, wanted: Tensor) -> None:
+    """Refuse logits of the model and of its teacher that are not of the same words or classes.
+
+    Raises:
+        BadInputError: they are not; one logit would be compared with each of several.
+    """
+    ours, theirs = ([*it.shape[1:]] for it in (found, wanted))
+    if found.ndim != wanted.ndim or ours[-1] != theirs[-1]:
+        raise BadInputError(
+            f"objective.teacher finds logits of shape (batch, {', '.join(map(str, theirs))}), the model"
+            f" (batch, {', '.join(map(str, ours))}); give a teacher with the same head of words or classes"
+        )
 
 
 def _mean(each: Tensor, mask: Tensor | None) -> Tensor:

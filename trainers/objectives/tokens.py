@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ...converters.captures.modes import in_mode
+from ...converters.values import Array
 from ..data.batches import Batch, Dataset
 from ..evaluation import measure_tokens
 from .base import IGNORED, labels
-from .outputs import logits_of, run
+from .outputs import logits_of, looked_at, run
+
+MOVED: Final = 1e-4  # of the largest logit: what no rounding of float32 does
 
 
 def surprises(logits: Tensor, labels: Tensor) -> Tensor:
@@ -71,8 +75,8 @@ class MaskedLM(nn.Module):
         """Return the label of every position's logits."""
         return labels
 
-    @staticmethod
-    def check(module: Any, _: Mapping[str, Dataset]) -> list[str]:
+    @classmethod
+    def check(cls, module: Any, _: Mapping[str, Dataset]) -> list[str]:
         """Return why MODULE finds no tokens of a text: no head, or an encoder that would show them to its decoder."""
         name, config = type(module).__name__, getattr(module, "config", None)
         base: Any = getattr(module, "base_model", module)
@@ -90,6 +94,19 @@ class CausalLM(MaskedLM):
 
     answers = staticmethod(next_tokens)
 
+    @classmethod
+    def check(cls, module: Any, splits: Mapping[str, Dataset]) -> list[str]:
+        """Return why MODULE finds no next tokens; one that looks at them learns nothing from their loss."""
+        if problems := super().check(module, splits):
+            return problems
+        example = next(iter(splits.values())).batch([0]).inputs
+        known = {name: example[name] for name in ("ids", "mask")}
+        last = int(known["mask"][0].sum()) - 1
+        if last < 1 or not _moved(module, known, ("ids", last), slice(last)):
+            return []
+        fitting = "encoders take objective=masked_lm with data.hide"
+        return [f"{type(module).__name__} looks at the tokens that it is to find next; {fitting}"]
+
 
 class Seq2SeqLM(nn.Module):
     """The loss of every token of a pair's document, found from its query and the tokens before it.
@@ -104,6 +121,7 @@ class Seq2SeqLM(nn.Module):
     }
     measure = staticmethod(measure_tokens)
     apart = False
+    writes = True  # documents are coded as what is written, not read
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -123,11 +141,29 @@ class Seq2SeqLM(nn.Module):
         return float(np.count_nonzero(batch.inputs["document_mask"]))
 
     @staticmethod
-    def check(module: Any, _: Mapping[str, Dataset]) -> list[str]:
+    def check(module: Any, splits: Mapping[str, Dataset]) -> list[str]:
         """Return why MODULE does not read one text and write another."""
-        writes = getattr(module, "can_generate", bool)()
-        if writes and module.config.is_encoder_decoder:
-            return []
         name = type(module).__name__
-        kind = "encoder-decoder of transformers with a head of words"
-        return [f"{name} is no {kind}; decoders take objective=causal_lm"]
+        if not (getattr(module, "can_generate", bool)() and module.config.is_encoder_decoder):
+            kind = "encoder-decoder of transformers with a head of words"
+            return [f"{name} is no {kind}; decoders take objective=causal_lm"]
+        example = next(iter(splits.values())).batch([0]).inputs
+        names = {"ids": "query_ids", "mask": "query_mask", "labels": "document_ids"}
+        count = min(example["query_ids"].shape[1], int(example["document_mask"][0].sum()))
+        given = {name: example[it][:, :count] for name, it in names.items()}
+        if count < 2 or _moved(module, given, ("labels", 0), slice(1, 2)):
+            return []
+        return [f"{name} gives its decoder something else than the document that it is to write"]
+
+
+def _moved(
+    module: Any, inputs: Mapping[str, Array], changed: tuple[str, int], places: slice
+) -> bool:
+    """Say whether another token in INPUTS, the one CHANGED of a text, moves the logits of MODULE at PLACES."""
+    name, at = changed
+    other = inputs[name].copy()
+    other[0, at] += -1 if other[0, at] > 1 else 1
+    with in_mode(module, False), looked_at(inputs) as tensors:
+        before = logits_of(run(module, tensors))[0, places]
+        after = logits_of(run(module, {**tensors, name: torch.tensor(other)}))[0, places]
+        return float((after - before).abs().max()) > MOVED * float(before.abs().max())

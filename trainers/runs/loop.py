@@ -22,6 +22,7 @@ from ...converters.common.system import writing
 from ...converters.documents import RECORD, read_optional
 from ...errors import BadInputError, MismatchError, Terminated, WeighbridgeError
 from ..bundled import provide
+from ..checks.decisions import require_recordable
 from ..checks.explained import explained
 from ..checks.hardest import hardest_batches
 from ..config import TrainConfig, differences, dump_config, load_config
@@ -203,10 +204,12 @@ def make_step(backend: str, task: Task, config: TrainConfig, ranks: Ranks = ALON
 
     Raises:
         BadInputError: there is no such backend.
+        UnsupportedError: MLX cannot record a module of TASK.
     """
     if backend == "mlx":
         from ..steps.mlx import MlxStep
 
+        require_recordable(task.module)
         return MlxStep(task, config, ranks)
     if backend == "torch":
         from ..steps.torch import TorchStep

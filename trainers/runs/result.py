@@ -31,6 +31,7 @@ class TrainResult:
         skipped: updates skipped because they were not finite.
         seconds: of this process.
         next: a command that makes use of the run.
+        note: the command after that, or why its check cannot decide; empty where neither is needed.
     """
 
     out: Path
@@ -45,6 +46,7 @@ class TrainResult:
     skipped: int
     seconds: float
     next: str
+    note: str = ""
 
     def document(self) -> dict[str, Any]:
         """Return everything as JSON values."""
@@ -65,7 +67,8 @@ class TrainResult:
             lines.append(UNHELPED)
         if self.skipped:
             lines.append(f"{self.skipped} updates were skipped: not finite")
-        return "\n".join([*lines, str(self.out), f"Next: {self.next}"])
+        last = [f"Next: {self.next}", *filter(None, [self.note])]
+        return "\n".join([*lines, str(self.out), *last])
 
 
 def _describe_test(test: Mapping[str, Any]) -> str:

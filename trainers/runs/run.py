@@ -18,7 +18,7 @@ from ...errors import DivergedError, MismatchError
 from ..config import TrainConfig
 from ..data.retrieval import paired_bootstrap
 from ..evaluation import Scores, improved
-from ..export import base_record, next_command, write_npz, write_result
+from ..export import base_record, command_after, next_command, write_npz, write_result
 from ..plots import plot_run, plot_speed
 from ..ranks import RANDOM
 from ..schedule import learning_rate
@@ -143,7 +143,8 @@ class Run:
             data=data_report(self._task),
             skipped=self._carried.skipped,
             seconds=round(time.monotonic() - started, 1),
-            next=next_command(self._out, self._task, self._config),
+            next=(onward := next_command(self._out, self._task, self._config)),
+            note=command_after(onward, self._out, self._config),
         )
 
     def _export(self, folder: Path, weights: Mapping[str, Array]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from ...errors import MismatchError
 from ..adapters import select_parameters
 from ..configuration.updates import AdamWSection, MuonSection, OptimizerSection
+from ..tasks import PREFIX
 
 NEWTON_SCHULZ: Final = (3.4445, -4.7750, 2.0315)  # coefficients of Muon's iteration
 
@@ -30,16 +32,26 @@ def grouped(optimizer: OptimizerSection, shapes: Mapping[str, tuple[int, ...]]) 
     """Return the groups of all parameters, by name and shape.
 
     Raises:
-        MismatchError: a pattern of the settings means no parameter.
+        MismatchError: a pattern of the settings means no parameter, or a group none that is left.
     """
     left = list(shapes)
     groups: list[Group] = []
-    for section in optimizer.groups:
-        meant = select_parameters(shapes, section.match)
+    for number, section in enumerate(optimizer.groups):
+        setting = f"optimizer.groups.{number}"
+        meant = _meant(shapes, section.match, f"{setting}.match")
         own = section.model_dump(exclude={"match"}, exclude_none=True)
+        if meant.isdisjoint(left):
+            problem = "groups before it name all of its parameters, and the first that does counts"
+            raise MismatchError(f"{setting} changes nothing", [problem])
         groups += _split([name for name in left if name in meant], optimizer, own, shapes)
         left = [name for name in left if name not in meant]
     return [group for group in [*groups, *_split(left, optimizer, {}, shapes)] if group.names]
+
+
+def _meant(shapes: Collection[str], patterns: Sequence[str], setting: str) -> set[str]:
+    """Return which parameters PATTERNS mean, by the names that they have in the model, as ``freeze`` does."""
+    names = {name.removeprefix(PREFIX): name for name in shapes}
+    return {names[it] for it in select_parameters(names, patterns, setting)}
 
 
 def _split(
@@ -56,7 +68,7 @@ def _split(
     if not isinstance(optimizer, MuonSection):
         yield Group(tuple(names), yours, factor)
         return
-    named = select_parameters(shapes, optimizer.adamw)
+    named = _meant(shapes, optimizer.adamw, "optimizer.adamw")
     matrices = [name for name in names if len(shapes[name]) == 2 and name not in named]
     yield Group(tuple(matrices), yours, factor)
     rate = own.get("learning_rate", optimizer.adamw_learning_rate)

@@ -44,7 +44,7 @@ def recomputed(module: nn.Module, patterns: Sequence[str]) -> list[str]:
         for path, part in module.named_modules()
         if path and any(True for _ in part.parameters())
     ]
-    chosen = select(paths, patterns, "modules") if patterns else []
+    chosen = select(paths, patterns, "modules", "checkpoint") if patterns else []
     return [it for it in chosen if not any(it.startswith(f"{other}.") for other in chosen)]
 
 

@@ -115,6 +115,15 @@ class Sums:
         return 0.0
 
 
+def idle(survival: Survival) -> bool:
+    """Say whether nothing was to change, and nothing did.
+
+    >>> idle(Survival(1.0, 1.0, 0.0, 0.0, 0, 4)), idle(Survival(0.0, 0.0, 1.0, 0.1, 0, 4))
+    (True, False)
+    """
+    return not (survival.changed or survival.step_ratio)
+
+
 def judge(survival: Survival) -> Verdict:
     """Say whether a change that survived so far will do.
 
@@ -160,7 +169,22 @@ def lines(survivals: Mapping[str, Survival]) -> list[str]:
     return [head, *(_line(name, it) for name, it in worst_first(survivals))]
 
 
+def heading(survivals: Mapping[str, Survival]) -> str:
+    """Return what to say above a table of SURVIVALS: how many are in the weights.
+
+    >>> heading({"a": Survival(1.0, 1.0, 0.0, 9.0, 4, 4), "b": Survival(1.0, 1.0, 0.0, 0.0, 0, 4)})
+    '2 of 2 adapter updates merged, 1 of them survived the rounding, 1 of them changes nothing:'
+    """
+    count, none = len(survivals), sum(map(idle, survivals.values()))
+    kept = sum(judge(it) != "refuse" for it in survivals.values()) - none
+    parts = [f"{kept} of them survived the rounding"] if kept or not none else []
+    parts += [f"{none} of them {'changes' if none == 1 else 'change'} nothing"] if none else []
+    return f"{count} of {count} adapter updates merged, {', '.join(parts)}:"
+
+
 def _line(name: str, it: Survival) -> str:
+    if idle(it):
+        return f"{'-':>6}  {'-':>6}  {'-':>11}  {'none':4}  {name}"
     ratio = f"{it.step_ratio:11.3f}" if it.step_ratio < 1e4 else f"{it.step_ratio:11.3g}"
     return f"{it.gain:6.3f}  {it.cosine:6.4f}  {ratio}  {WORDS[judge(it)]:4}  {name}"
 

@@ -7,6 +7,7 @@ import json
 import mlx.core as mx
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import weighbridge
 from tests.support.quantized_bases import (
@@ -20,6 +21,7 @@ from tests.support.quantized_bases import (
     trained,
 )
 from weighbridge import jobs
+from weighbridge.cli import main
 from weighbridge.converters.adapters import read_adapter
 from weighbridge.converters.models import open as open_model
 from weighbridge.converters.planning.view import dense_view
@@ -92,6 +94,20 @@ def test_the_verdict_is_of_what_was_trained(aware, tmp_path):
     figures = verdict.provenance["figures"]
     assert figures["merge"] < 1e-6
     assert figures["rounding"] > 0.01
+
+
+def test_an_update_that_moves_no_code_is_not_said_to_survive(aware, tmp_path):
+    base, adapter = aware(size=STEP / 1e4)
+    said = CliRunner().invoke(main, ["merge", str(base), str(adapter), str(tmp_path / "merged")])
+    assert said.exit_code == 0, said.output
+    assert "4 of 4 adapter updates merged, 4 of them change nothing:" in said.output
+    assert "survived" not in said.output
+    assert "of 4 of 4 layers trained so no code has moved" in said.output
+    assert any(
+        "no code has moved" in it
+        for it in json.loads((tmp_path / "merged" / "weighbridge.json").read_text())["notes"]
+    )
+    assert stored(tmp_path / "merged") == stored(base)
 
 
 def test_scales_of_another_base_are_not_those_that_it_was_trained_by(aware, tmp_path):

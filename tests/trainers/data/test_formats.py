@@ -185,6 +185,12 @@ def test_a_missing_column_is_one_line_with_the_nearest(write_as, tiny_bert_dir, 
     assert str(caught.value) == f"{path}: {said}"
 
 
+def test_a_missing_column_that_none_is_like_is_one_line_with_the_setting(write_as, tiny_bert_dir):
+    path = write_as([{"body": "a", "label": 1}] * 30, "rows.parquet")
+    with pytest.raises(BadInputError, match=r"among body, label; --set data\.columns\.text=COLUMN"):
+        split(path, tiny_bert_dir, kind="labelled")
+
+
 BROKEN = {
     "rows.csv": b'text,label\n"a',
     "rows.tsv": b"",

@@ -14,6 +14,7 @@ from weighbridge.trainers.data.context import Context
 from weighbridge.trainers.data.pairs import Pairs, Texts, read_pairs
 from weighbridge.trainers.data.reading import read_splits
 from weighbridge.trainers.data.tokens.coding import load_tokenizer
+from weighbridge.trainers.tasks import build_task
 
 ROWS = [("a b", "c"), ("a b", "d"), ("a b", "c"), (" ", "c"), ("e", ""), ("f", "g")]
 LENGTHS = {"query": [3, 5], "document": [4]}
@@ -208,3 +209,30 @@ def test_rows_that_are_not_alike_are_named(split, problem):
 def test_longer_texts_may_be_refused(split):
     with pytest.raises(MismatchError, match="1 texts: document"):
         split([PAIR], lengths={"query": [9], "document": [4]}, too_long="refuse")
+
+
+def test_documents_that_a_decoder_writes_are_coded_in_its_language(tmp_path):
+    """The tokenizer of mBART ends what is written with the code of the other language."""
+    from transformers import MBartConfig, MBartForConditionalGeneration, MBartTokenizer
+
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    vocabulary = [(piece, -float(at)) for at, piece in enumerate([*special, "▁a", "▁b", "▁c"])]
+    tokenizer = MBartTokenizer(vocab=vocabulary, src_lang="en_XX", tgt_lang="ro_RO")
+    sides = [f"{side}_{size}" for side in ("encoder", "decoder") for size in ("layers", "ffn_dim")]
+    sizes = dict(zip(sides, (1, 8) * 2, strict=True)) | {"d_model": 8}
+    heads = {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
+    config = MBartConfig(vocab_size=len(tokenizer), max_position_embeddings=32, **sizes, **heads)
+    MBartForConditionalGeneration(config).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    rows = write(tmp_path / "p.jsonl", [("a b", "c"), ("b", "c a"), ("c c", "b")])
+    data = {"kind": "pairs"} | {it: str(rows) for it in ("train", "validation")}
+    found = {}
+    for objective in ("seq2seq_lm", "contrastive"):
+        settings = {"model": str(tmp_path / "model"), "data": data, "objective": objective}
+        task = build_task(validate(settings | {"batch_size": 2}))
+        found[objective] = task.splits["train"].ids
+    wanted = tokenizer(text_target=["c", "c a", "b"])["input_ids"]
+    assert wanted != tokenizer(["c", "c a", "b"])["input_ids"]
+    assert found["seq2seq_lm"]["document"] == wanted
+    assert found["seq2seq_lm"]["query"] == tokenizer(["a b", "b", "c c"])["input_ids"]
+    assert found["contrastive"]["document"] == tokenizer(["c", "c a", "b"])["input_ids"]

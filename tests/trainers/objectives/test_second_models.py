@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import weighbridge
+from weighbridge.errors import BadInputError
 from weighbridge.trainers.config import validate
 from weighbridge.trainers.data.batches import Batch
 from weighbridge.trainers.objectives.base import make_objective
@@ -146,6 +148,17 @@ def test_distillation_of_a_classifier_is_a_mean_over_examples(both, agree, tmp_p
     sides = both("distillation", nn.Linear(3, 4), batch, **how(teacher="planes:big", hard=0.5))
     agree(sides)
     assert make_objective("distillation", how()).weight(Batch(batch, 5, 0)) == 5
+
+
+def test_a_teacher_with_another_head_is_refused(tmp_path, monkeypatch):
+    """One logit of a teacher would be compared with every one of the model's, without a word."""
+    code = "import torch\n\ndef small():\n    return torch.nn.Linear(3, 1)\n"
+    (tmp_path / "small_planes.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    objective = {"name": "distillation", "teacher": "small_planes:small"}
+    rows = {"input": np.ones((16, 3), np.float32)}
+    with pytest.raises(BadInputError, match=r"shape \(batch, 1\), the model \(batch, 4\)"):
+        weighbridge.train(nn.Linear(3, 4), objective, rows, {"steps": 1}, target=tmp_path / "run")
 
 
 def test_dpo_is_its_formula(both, agree, readers):

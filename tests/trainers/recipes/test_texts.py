@@ -11,9 +11,11 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+import weighbridge
 from tests.conftest import save_tokenizer, tiny_vocabulary
 from tests.support.gain import realistic
 from weighbridge.cli import main
+from weighbridge.errors import MismatchError, UnsupportedError
 from weighbridge.trainers.bundles import docstrings, library
 from weighbridge.trainers.data.stdlib_pairs import Pair
 
@@ -69,6 +71,10 @@ def test_text_classification_learns_to_tell_packages_apart(cache, tmp_path):
     assert found["metric"] == "accuracy"
     assert found["best"]["accuracy"] > found["before"]["accuracy"]
     assert found["test"]["after"].keys() >= {"balanced_accuracy", "macro_f1", "matthews"}
+    onward = shlex.split(found["next"])[1:-1]
+    said = CliRunner().invoke(main, [*onward, str(tmp_path / "back")])
+    assert (said.exit_code, "UNVERIFIED" in said.output) == (4, True), said.output
+    assert found["note"].startswith("its check will say UNVERIFIED: only its own map says how")
 
 
 SHORT = ["steps=3", "batch_size=2", "data.length=[32]", "validate_every=3", "checkpoint_every=3"]
@@ -246,3 +252,48 @@ def test_a_model_of_the_other_kind_is_refused_and_told_what_to_do(
     found = CliRunner().invoke(main, ["train", str(tmp_path / "run"), "--recipe", recipe, *words])
     assert found.exit_code == 3
     assert says in found.output
+
+
+def test_an_encoder_that_would_see_what_it_is_to_find_is_refused(tmp_path):
+    from transformers import BertConfig, BertForMaskedLM
+
+    words = tiny_vocabulary()
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = BertConfig(vocab_size=len(words), intermediate_size=16, **sizes)
+    BertForMaskedLM(config).save_pretrained(tmp_path / "bert")
+    save_tokenizer(words, tmp_path / "bert")
+    rows = [json.dumps({"text": text}) for text in ("read the file", "open a path")]
+    (tmp_path / "texts.jsonl").write_text("\n".join(rows))
+    settings = [f"data.{it}={tmp_path / 'texts.jsonl'}" for it in ("train", "validation")]
+    settings += ["data.kind=text", "batch_size=1", f"model={tmp_path / 'bert'}"]
+    words = [word for one in settings for word in ("--set", one)]
+    refused = ["train", str(tmp_path / "run"), *words, "--set", "objective=causal_lm"]
+    found = CliRunner().invoke(main, refused)
+    assert found.exit_code == 3
+    assert "BertForMaskedLM looks at the tokens that it is to find next" in found.output
+    assert "objective=masked_lm" in found.output
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("FSMT", "gives its decoder something else than the document"),
+        ("LED", "--backend torch trains it"),
+    ],
+)
+def test_encoder_decoders_that_would_learn_wrong_or_not_be_recorded_are_refused_at_once(
+    name, says, t5, pairs, tmp_path
+):
+    import transformers
+
+    heads = {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
+    sizes = dict(zip(SIDES, (1, 32) * 2, strict=True)) | heads | {"d_model": 32}
+    own = {"vocab_size": 128, "attention_window": 4}
+    if name == "FSMT":
+        own = {"langs": ["en", "de"], "src_vocab_size": 128, "tgt_vocab_size": 128}
+    config = getattr(transformers, f"{name}Config")(**sizes, **own)
+    module = getattr(transformers, f"{name}ForConditionalGeneration")(config)
+    data = {"kind": "pairs", "train": "train.jsonl", "validation": "validation.jsonl"}
+    given = (module, "seq2seq_lm", data, {"tokenizer": str(t5), "batch_size": 2, "steps": 1})
+    with pytest.raises((MismatchError, UnsupportedError), match=says):
+        weighbridge.train(*given, target=tmp_path / "run")

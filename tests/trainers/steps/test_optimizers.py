@@ -124,6 +124,23 @@ def test_groups_have_their_own_rates_and_decays_and_the_first_counts():
     assert (rest.names, rest.factor) == (("a.weight", "c.kernel"), 1)
 
 
+def test_a_group_names_parameters_as_the_model_calls_them():
+    """Inside a loss every one of them is the model's: ``freeze: [head.*]`` and a group mean the same."""
+    shapes = {"model.head.weight": (2, 2), "model.body.weight": (2, 2)}
+    settings = AdamWSection.model_validate_json('{"groups": [{"match": ["head.*"]}]}')
+    assert [it.names for it in grouped(settings, shapes)] == [(it,) for it in shapes]
+    muon = MuonSection(name="muon", adamw=("head.*",))
+    assert [it.names for it in grouped(muon, shapes)] == [(it,) for it in reversed(shapes)]
+
+
+def test_a_group_that_is_left_nothing_by_those_before_it_is_refused():
+    settings = AdamWSection.model_validate_json(
+        '{"groups": [{"match": ["b"]}, {"match": ["b.bias"], "weight_decay": 0}]}'
+    )
+    with pytest.raises(MismatchError, match=r"optimizer\.groups\.1 changes nothing"):
+        grouped(settings, SHAPES)
+
+
 def test_a_group_of_nothing_is_refused_with_the_nearest_name():
     settings = AdamWSection.model_validate_json('{"groups": [{"match": ["biass"]}]}')
     with pytest.raises(MismatchError, match="biass"):

@@ -57,6 +57,7 @@ class Windows:
         self, features: Array, labels: Array, left_out: Array, section: BarsData, ends: Array
     ) -> None:
         self._features, self._window = features, section.window
+        self._threshold = section.threshold
         whole = _whole(left_out, ends - section.window + 1, ends + section.horizon)
         self._symbols, places = np.nonzero(whole)
         self._ends = ends[places]
@@ -70,6 +71,18 @@ class Windows:
     def __len__(self) -> int:
         """Return the number of windows."""
         return len(self._labels)
+
+    def misfits(self, classes: int) -> list[str]:
+        """Say that a model of CLASSES is none for these windows, where it has more or fewer than they."""
+        own, more = (
+            (3, "") if self._threshold else (2, ", or a data.threshold above 0, which makes three")
+        )
+        if classes == own:
+            return []
+        head = (
+            f"data.threshold={self._threshold:g} makes {own} classes, and the model has {classes}"
+        )
+        return [f"{head}; give a model of {own} (--set model_options.classes={own}){more}"]
 
     def batch(self, rows: Sequence[int]) -> Batch:
         """Return windows, float32 of shape ``(rows, window, features)``, and their labels, int64."""

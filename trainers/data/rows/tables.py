@@ -60,7 +60,8 @@ class Table(NamedTuple):
         if missing and all(missing):
             key, name = next(iter(min(missing, key=len).items()))
             near = difflib.get_close_matches(name, self.columns or (), n=1)
-            hint = f"; is it {near[0]}? --set data.columns.{key}={near[0]}" if near else ""
+            is_it = f"is it {near[0]}? " if near else ""
+            hint = f"; {is_it}--set data.columns.{key}={near[0] if near else 'COLUMN'}"
             known = ", ".join(self.columns or ())
             raise BadInputError(f"{self.path}: no column {name} among {known}{hint}")
         return self

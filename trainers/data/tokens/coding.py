@@ -91,6 +91,12 @@ class Coder:
             coded = self._own(list(texts), add_special_tokens=not bare, **options)
             return [list(ids) for ids in coded["input_ids"]]
 
+    def encode_written(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of TEXTS as a decoder writes them: with the target's language and vocabulary, where there are two."""
+        with reading(self._folder):
+            options = {"truncation": False, "padding": False, "verbose": False}
+            return [list(ids) for ids in self._own(text_target=list(texts), **options)["input_ids"]]
+
     def ended(self, ids: Sequence[int]) -> list[int]:
         """Return IDS with the id that ends a text behind them, where there is one."""
         missing = self.end is not None and list(ids[-1:]) != [self.end]

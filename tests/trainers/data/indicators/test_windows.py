@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import weighbridge
 from weighbridge.errors import BadInputError, MismatchError
 from weighbridge.trainers.configuration.data import BarsData
 from weighbridge.trainers.data.context import Context
@@ -52,6 +53,19 @@ def test_every_window_ends_where_its_class_begins(read, prices, interval, horizo
 
 def test_without_a_threshold_there_are_two_classes(read):
     assert set(read().batch(range(len(read()))).inputs["labels"].tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize(("threshold", "classes"), [(0, 3), (0.01, 2)])
+def test_a_model_of_more_or_fewer_classes_than_the_threshold_makes_is_refused(
+    tmp_path, prices, threshold, classes
+):
+    np.savez(tmp_path / "market.npz", **prices)
+    settings = {f"data.{part}": tmp_path / "market.npz" for part in ("train", "validation")}
+    settings |= {"data.threshold": threshold, "model_options.classes": classes, "steps": 2}
+    with pytest.raises(MismatchError, match=f"makes {5 - classes} classes") as refused:
+        weighbridge.train(tmp_path / "run", "indicators", settings=settings)
+    assert f"model_options.classes={5 - classes}" in str(refused.value)
+    assert not (tmp_path / "run").exists()
 
 
 def test_any_rows_in_any_order_make_a_batch(read):
