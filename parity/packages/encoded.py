@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ...converters.checkpoints.formats.onnx_caches import Cache
@@ -43,16 +44,22 @@ class Encoded:
     states: bool
     kept: tuple[Cache, ...]
 
+    @cached_property
+    def module(self) -> nn.Module:
+        """The source in float32."""
+        from ..reference.reference import float32_module
+
+        return float32_module(self.source)
+
     def inputs(self, inputs: Arrays) -> dict[str, Array]:
         """Return what the source's encoder makes of INPUTS in float32, as the file takes it."""
         import torch
 
-        from ..reference.reference import feed, float32_module
+        from ..reference.reference import feed
 
-        module = float32_module(self.source)
         probe = Probe("", dict(inputs))
         with torch.no_grad():
-            found = module(**feed(self.source.signature, probe, "float32"), use_cache=True)
+            found = self.module(**feed(self.source.signature, probe, "float32"), use_cache=True)
         given = {STATES: from_torch(found[GIVEN])} if self.states else {}
         tensors = _kept_of_states(found) if self.kept else ()
         pairs = zip((it.taken for it in self.kept), tensors, strict=True)
@@ -121,7 +128,12 @@ def encoded_by(reference: Model | Golden, candidate: Model, own: Signature) -> E
     states = STATES in {it.name for it in own.inputs}
     kept = () if file.kept.branch else file.kept.other
     port, ids = stepped(reference.signature), stepped(own)
-    if not (states or kept) or port is None or ids is None or not _answers(reference, port):
+    if (
+        not (states or kept)
+        or port is None
+        or ids is None
+        or not _answers(reference.signature, port)
+    ):
         return None
     taken = {it.name: it for it in own.inputs}
     names = {port.name: ids.name}
@@ -134,17 +146,14 @@ def encoded_by(reference: Model | Golden, candidate: Model, own: Signature) -> E
     ]
     left = taken.keys() - {*names.values(), STATES}
     signature = Signature((*inputs, *(taken[it] for it in sorted(left))), own.outputs)
-    return Encoded(reference, signature, names, states, kept)
+    found = Encoded(reference, signature, names, states, kept)
+    return found if kept_by(found.module)[0] == KEPT else None
 
 
-def _answers(reference: Model, port: Port) -> bool:
-    """Say whether REFERENCE reads the text of PORT beside what an encoder of transformers reads, and keeps it."""
-    from ..reference.reference import float32_module
-
-    signature = reference.signature
+def _answers(signature: Signature, port: Port) -> bool:
+    """Say whether a model of SIGNATURE reads the text of PORT beside what its encoder reads, and gives that one's states."""
     beside = [it for it in signature.inputs if it is not port]
-    gives = GIVEN in {it.name for it in signature.outputs}
-    return bool(beside) and gives and kept_by(float32_module(reference))[0] == KEPT
+    return bool(beside) and GIVEN in {it.name for it in signature.outputs}
 
 
 def without_encoder(golden: Golden, encoded: Encoded | None) -> tuple[Golden, list[str]]:
