@@ -61,8 +61,8 @@ def median(x: Tensor, dim: int, keepdim: bool = False) -> Any:
     found, places = torch.topk(x, middle + 1, dim, False)
     found, places = (it.narrow(dim, middle, 1) for it in (found, places))
     if x.is_floating_point():
-        nothing = torch.ne(x, x).to(x.dtype).amax(dim, keepdim=True) > 0
-        found = torch.where(nothing, torch.full_like(found, float("nan")), found)
+        nothing = torch.where(torch.ne(x, x), x, torch.zeros_like(x))
+        found = found + nothing.sum(dim, keepdim=True)
     return (found, places) if keepdim else (found.squeeze(dim), places.squeeze(dim))
 
 
@@ -75,8 +75,8 @@ def median_of_all(x: Tensor) -> Any:
 def scatter_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
     """Return X with elements of SOURCE added where INDEX says: each place sums those that are meant for it."""
     dim %= x.ndim
-    fixed = all(isinstance(it, int) for it in (*x.shape, *index.shape))
-    if not fixed or x.shape[dim] * index.numel() > MOST:
+    sizes: list[Any] = [*x.shape, *index.shape]
+    if not all(isinstance(it, int) for it in sizes) or x.shape[dim] * index.numel() > MOST:
         return NotImplemented
     for axis, size in enumerate(index.shape):
         source = source.narrow(axis, 0, size)
@@ -91,9 +91,10 @@ def scatter_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
 
 def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     """Return the diagonal of two axes, as the last one."""
-    rows, columns = x.shape[dim1], x.shape[dim2]
-    if not isinstance(rows, int) or not isinstance(columns, int):
+    sizes: list[Any] = [x.shape[dim1], x.shape[dim2]]
+    if not all(isinstance(it, int) for it in sizes):
         return NotImplemented
+    rows, columns = sizes
     down, right = max(-offset, 0), max(offset, 0)
     count = max(min(rows - down, columns - right), 0)
     rest = [it for it in range(x.ndim) if it not in (dim1 % x.ndim, dim2 % x.ndim)]
@@ -138,7 +139,8 @@ def windows(x: Tensor, dim: int, size: int, step: int) -> Any:
     dim %= x.ndim
     starts = torch.arange((length - size) // step + 1, device=x.device) * step
     places = starts[:, None] + torch.arange(size, device=x.device)
-    found = x.index_select(dim, places.flatten()).unflatten(dim, places.shape)
+    found = x.index_select(dim, places.flatten())
+    found = found.reshape(*x.shape[:dim], *places.shape, *x.shape[dim + 1 :])
     axes = [axis for axis in range(found.ndim) if axis != dim + 1]
     return found.permute(*axes, dim + 1)
 
