@@ -58,7 +58,7 @@ def build_orders():
 """
 
 
-@pytest.mark.parametrize("build", ["build", "build_orders"])
+@pytest.mark.parametrize("build", ["build", pytest.param("build_orders", marks=pytest.mark.heavy)])
 def test_what_core_ai_has_no_translation_for_passes_its_check(tmp_path, monkeypatch, build):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
