@@ -79,7 +79,8 @@ class OnnxFile:
         header = self.headers[name]
         made = self._made.get(name) or self._packed.get(name)
         try:
-            array = made.values(self.part) if made else self.part(name)
+            # A code that is worth nothing is 0 times its scale, -0 of a negative one: both are 0.
+            array = made.values(self.part) + np.float32(0) if made else self.part(name)
             return np.array(array, NUMPY[header.dtype], order="C").reshape(header.shape)
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise BadInputError(f"{self.path}: {name} cannot be made of codes ({error})") from None
