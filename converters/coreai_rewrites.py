@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ATEN: Final = torch.ops.aten
+MOST: Final = 1 << 26  # numbers that an operation may be computed by
 
 
 def var(
@@ -41,6 +42,109 @@ def argmin(x: Tensor, *given: Any) -> Tensor:
     return torch.argmax(-x, *given)
 
 
+def sort(x: Tensor, dim: int = -1, descending: bool = False, **_: Any) -> Any:
+    """Return the elements in order and where they were; of equal ones the first comes first."""
+    size = x.shape[dim] if x.ndim else 1
+    if not isinstance(size, int):
+        return NotImplemented
+    if not x.ndim:
+        return x.clone(), torch.zeros_like(x, dtype=torch.int64)
+    return torch.topk(x, size, dim, descending)  # Core AI's gives the first of equal ones first
+
+
+def median(x: Tensor, dim: int, keepdim: bool = False) -> Any:
+    """Return the lower one of the middle elements and where it is; NaN where there is one."""
+    size = x.shape[dim]
+    if not isinstance(size, int):
+        return NotImplemented
+    middle = (size - 1) // 2
+    found, places = torch.topk(x, middle + 1, dim, False)
+    found, places = (it.narrow(dim, middle, 1) for it in (found, places))
+    if x.is_floating_point():
+        nothing = torch.where(torch.ne(x, x), x, torch.zeros_like(x))
+        found = found + nothing.sum(dim, keepdim=True)
+    return (found, places) if keepdim else (found.squeeze(dim), places.squeeze(dim))
+
+
+def median_of_all(x: Tensor) -> Any:
+    """Return the lower one of the middle elements of all of X."""
+    found = median(x.reshape(-1), 0)
+    return NotImplemented if found is NotImplemented else found[0]
+
+
+def scatter_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
+    """Return X with elements of SOURCE added where INDEX says: each place sums those that are meant for it."""
+    dim %= x.ndim
+    sizes: list[Any] = [*x.shape, *index.shape]
+    if not all(isinstance(it, int) for it in sizes) or x.shape[dim] * index.numel() > MOST:
+        return NotImplemented
+    for axis, size in enumerate(index.shape):
+        source = source.narrow(axis, 0, size)
+    places = torch.arange(x.shape[dim], device=x.device).reshape(-1, *[1] * (x.ndim - dim))
+    meant = index.unsqueeze(dim) == places
+    added = torch.where(meant, source.unsqueeze(dim), torch.zeros_like(source).unsqueeze(dim))
+    added = added.sum(dim + 1)
+    ends = zip(x.shape, added.shape, strict=True)  # INDEX may be shorter along other axes
+    short = [part for whole, own in [*ends][::-1] for part in (0, whole - own)]
+    return x + (torch.constant_pad_nd(added, short) if any(short) else added)
+
+
+def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """Return the diagonal of two axes, as the last one."""
+    sizes: list[Any] = [x.shape[dim1], x.shape[dim2]]
+    if not all(isinstance(it, int) for it in sizes):
+        return NotImplemented
+    rows, columns = sizes
+    down, right = max(-offset, 0), max(offset, 0)
+    count = max(min(rows - down, columns - right), 0)
+    rest = [it for it in range(x.ndim) if it not in (dim1 % x.ndim, dim2 % x.ndim)]
+    flat = x.permute(*rest, dim1 % x.ndim, dim2 % x.ndim).flatten(-2)
+    along = torch.arange(count, device=x.device)
+    places = (along + down) * columns + along + right
+    return flat.index_select(-1, places)
+
+
+def cumprod(x: Tensor, dim: int, *, dtype: Any = None) -> Any:
+    """Return the products up to each element: of two, then of four elements, and so on."""
+    size, found = x.shape[dim] if x.ndim else 1, x if dtype is None else x.to(dtype)
+    if not isinstance(size, int):
+        return NotImplemented
+    reach = 1
+    while reach < size:
+        ones = torch.ones_like(found.narrow(dim, 0, reach))
+        found = found * torch.cat([ones, found.narrow(dim, 0, size - reach)], dim)
+        reach *= 2
+    return found if found is not x else x.clone()
+
+
+def distances(one: Tensor, other: Tensor, p: float, _: Any) -> Tensor:
+    """Return how far each row of ONE is from each of OTHER, by the norm P."""
+    apart = torch.abs(one.unsqueeze(-2) - other.unsqueeze(-3))
+    if p == 2:
+        return torch.sqrt(torch.square(apart).sum(-1))
+    if p == 1:
+        return apart.sum(-1)
+    if p == float("inf"):
+        return apart.amax(-1)
+    if p == 0:
+        return torch.ne(apart, 0).to(apart.dtype).sum(-1)
+    return torch.pow(torch.pow(apart, p).sum(-1), 1 / p)
+
+
+def windows(x: Tensor, dim: int, size: int, step: int) -> Any:
+    """Return windows of SIZE elements that begin STEP apart, their elements as the last axis."""
+    length = x.shape[dim]
+    if not isinstance(length, int):
+        return NotImplemented
+    dim %= x.ndim
+    starts = torch.arange((length - size) // step + 1, device=x.device) * step
+    places = starts[:, None] + torch.arange(size, device=x.device)
+    found = x.index_select(dim, places.flatten())
+    found = found.reshape(*x.shape[:dim], *places.shape, *x.shape[dim + 1 :])
+    axes = [axis for axis in range(found.ndim) if axis != dim + 1]
+    return found.permute(*axes, dim + 1)
+
+
 def rewritten(program: Any, table: Callable[[], Mapping[Any, Any]]) -> Any:
     """Return PROGRAM, an ``ExportedProgram``, decomposed by Core AI's TABLE, and by ours what that leaves."""
     core = program.run_decompositions(table())
@@ -50,12 +154,21 @@ def rewritten(program: Any, table: Callable[[], Mapping[Any, Any]]) -> Any:
 
 
 REWRITES: Final[Mapping[Any, Callable[..., Any]]] = {
+    ATEN._cdist_forward.default: distances,
     ATEN.argmin.default: argmin,
+    ATEN.cumprod.default: cumprod,
+    ATEN.diagonal.default: diagonal,
     ATEN.elu.default: elu,
     ATEN.erfc.default: lambda x: 1 - torch.erf(x),
     ATEN.hypot.default: lambda x, y: torch.sqrt(x * x + y * y),
     ATEN.isnan.default: lambda x: torch.ne(x, x),
+    ATEN.median.default: median_of_all,
+    ATEN.median.dim: median,
     ATEN.remainder.Scalar: lambda x, y: torch.remainder(x, torch.full_like(x, y)),
+    ATEN.scatter_add.default: scatter_add,
+    ATEN.sort.default: sort,
+    ATEN.sort.stable: sort,
+    ATEN.unfold.default: windows,
     ATEN.var.correction: var,
     ATEN.var_mean.correction: var_mean,
 }

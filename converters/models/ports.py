@@ -16,6 +16,7 @@ BESIDE_TOKENS: Final = ("attention_mask", "positions", "token_types")  # roles o
 # Roles of inputs and outputs by name, for files that others made.
 ROLES: Final[Mapping[str, str]] = {
     "attention_mask": "attention_mask",
+    "decoder_input_ids": "token_ids",
     "input_features": "spectrogram",
     "input_ids": "token_ids",
     "input_values": "waveform",

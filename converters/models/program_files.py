@@ -81,13 +81,12 @@ def signature_of(file: OnnxFile) -> Signature:
     """Return the inputs and outputs of FILE: what its record says, or its graph."""
     if stored := recorded(file).get("signature"):
         return signature_from_manifest(stored, file.path)
-    graph, caches = file.proto.graph, file.caches
-    hidden = {*file.headers, *file.others, *(it.taken for it in caches)}
+    graph, kept = file.proto.graph, file.kept
+    hidden = {*file.headers, *file.others, *kept.taken}
     inputs = [port_of(it, file.path) for it in graph.input if it.name not in hidden]
-    given = {it.given for it in caches}
-    outputs = [port_of(it, file.path) for it in graph.output if it.name not in given]
+    outputs = [port_of(it, file.path) for it in graph.output if it.name not in kept.given]
     ports = Signature(tuple(inputs), tuple(outputs))
-    return of_whole_texts(ports) if caches else ports
+    return of_whole_texts(ports) if kept.own else ports
 
 
 def of_whole_texts(ports: Signature) -> Signature:
@@ -100,7 +99,7 @@ def of_whole_texts(ports: Signature) -> Signature:
     >>> of_whole_texts(Signature((ids, mask), ())).inputs[1].shape
     ('b', 'sequence')
     """
-    ids = next((it for it in ports.inputs if it.role == "token_ids"), None)
+    ids = next((it for it in reversed(ports.inputs) if it.role == "token_ids"), None)
     if ids is None or len(ids.shape) < 2:  # rows, tokens
         return ports
     tokens = ids.shape[1] if isinstance(ids.shape[1], str) else "sequence"

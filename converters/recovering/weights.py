@@ -62,6 +62,7 @@ class Recovered:
         absent: tensors of the model that are not in the file.
         unneeded: whether it is known that the file's outputs do not need them.
         zeros: those of them that are zeros now.
+        dense: tensors that the file keeps as codes which MLX has no parts for, and why.
     """
 
     arrays: dict[str, Array] = field(default_factory=dict)
@@ -71,6 +72,7 @@ class Recovered:
     absent: tuple[str, ...] = ()
     unneeded: bool = True
     zeros: list[str] = field(default_factory=list)
+    dense: dict[str, str] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """Return the counts in words, a line each."""
@@ -94,6 +96,11 @@ class Recovered:
             lines.append(f"not in the file, {known}: {', '.join(self.absent)}")
         if self.zeros:
             lines.append(f"of these, zeros now, since the class has them: {', '.join(self.zeros)}")
+        for why, count in Counter(self.dense.values()).items():
+            names = [name for name, it in self.dense.items() if it == why]
+            lines.append(
+                f"{counted(count, 'weight')} on codes that stay dense, {names[0]} first: {why}"
+            )
         return lines
 
     def without(self, names: Collection[str], unneeded: Collection[str]) -> None:

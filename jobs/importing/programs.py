@@ -19,6 +19,7 @@ from ...converters.libraries.transformers import as_saved, meta_model, own_heade
 from ...converters.models import Model, Signature
 from ...converters.models.families import known_family
 from ...converters.models.program_files import CODES, open_program, program_in, recorded
+from ...converters.onnx_export.foreign import blocks_by_value
 from ...converters.onnx_export.reading import blocks_in, under_other_names
 from ...converters.onnx_export.unnamed import named_by_nodes
 from ...converters.planning.transcoding import DTYPES, is_quantized, section_of
@@ -43,11 +44,15 @@ COUNTER: Final = ".num_batches_tracked"  # of batch norms: training alone reads 
 
 
 class Contents(NamedTuple):
-    """What a file holds: its constants, what an export of ours wrote of them, and what it takes and gives."""
+    """What a file holds: its constants, what an export of ours wrote of them, and what it takes and gives.
+
+    An ONNX file is at hand besides, as it is.
+    """
 
     constants: Checkpoint
     manifest: Mapping[str, Any]
     signature: Callable[[], Signature]
+    graph: OnnxFile | None = None
 
 
 def convert_program(
@@ -100,8 +105,9 @@ def opened(source: Path) -> Contents:
         record = recorded(file)
         if isinstance(file, OnnxFile):
             file.require_exact_inputs()
-        named = named_by_nodes(file) if isinstance(file, OnnxFile) and not record else file
-        return Contents(named, record, lambda: open_program(inside).signature)
+        graph = file if isinstance(file, OnnxFile) else None
+        named = named_by_nodes(file) if graph and not record else file
+        return Contents(named, record, lambda: open_program(inside).signature, graph)
     if source.suffix != ".mlpackage":
         refuse_coreml(source)
         raise BadInputError(
@@ -163,9 +169,7 @@ def by_graph(
     record = record_by_graph(source, partial(with_ports, contents=contents), like, options)
     if not record:
         return None
-    inside = program_in(source)
-    raw = open_program(inside).tensors if inside else None
-    placed = contents._replace(constants=raw or contents.constants, manifest=record)
+    placed = contents._replace(constants=contents.graph or contents.constants, manifest=record)
     model, lines = recovered(source, placed, like, options)
     again = exported_again(source, with_ports(model, contents), like, options, record[CHOSEN])
     return model, [*lines, *folded_in(record), *again]
@@ -185,9 +189,11 @@ def built(
     from ...converters.recovering.weights import Held
 
     coded: dict[str, Blocks] = {}
-    if CODES in contents.manifest and isinstance(contents.constants, OnnxFile):
-        blocks = blocks_in(contents.constants, contents.manifest)
+    if CODES in contents.manifest and contents.graph:
+        blocks = blocks_in(contents.graph, contents.manifest)
         coded = {name: it for name, it in blocks.items() if name in found.arrays}
+    elif contents.graph:
+        coded, found.dense = blocks_by_value(contents.graph, found.arrays)
     if module is not None:
         dense, found.arrays = found.arrays, as_saved(module, found.arrays)
         coded = under_other_names(coded, dense, found.arrays, partial(as_saved, module))

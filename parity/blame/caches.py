@@ -67,6 +67,7 @@ def kept_by_source(model: Model, signature: Signature, probe: Probe) -> dict[str
     with torch.no_grad():
         kept = getattr(module(**feed(signature, probe, "float32"), use_cache=True), KEPT, None)
     found = {}
+    kept = getattr(kept, "self_attention_cache", kept)
     for number, layer in enumerate(getattr(kept, "layers", ())):
         for kind in ("keys", "values"):
             if not isinstance(tensor := getattr(layer, kind, None), torch.Tensor):

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from ...converters.captures.mlprogram.names import pictures_of, turned
+from ...converters.checkpoints.formats.onnx_model import OnnxFile
 from ...converters.common.memory import pass_on_shortage
 from ...converters.common.policy import Policy
 from ...converters.common.users_code import fault_of, raised_by_us
@@ -18,12 +19,14 @@ from ...converters.models.program_files import ProgramFile, recorded
 from ...converters.runtimes import Runner, load
 from ...converters.values import Array
 from ...errors import BadInputError, RuntimeEndedError, UsersCodeError, WeighbridgeError
+from ..packages.encoded import Encoded, behind_encoder, encoded_by
 from ..weights.sketches.sketch import Weights
 from ..weights.weights import own_copy, program_weights, storage_dtype, weights_of
 from .verdict import Stage
 
 if TYPE_CHECKING:
     from ...converters.captures.mlprogram.program import Program
+    from ..goldens.golden import Golden
 
 FLOAT32_RUNTIMES: Final = frozenset(("torch", "mlx"))  # run any weights in float32 if asked to
 FRAMEWORKS: Final = frozenset(("torch", "transformers", "mlx", "coremltools", "coreai"))
@@ -45,6 +48,7 @@ class Candidate:
         exact: constants of an ML program as they were before rounding, for its float32 run.
         constants: those of an ONNX file as they were before it rounded them, for its float32 run.
         names: the reference's name -> its own of inputs and outputs that it calls otherwise.
+        encoded: how it takes what the source's encoder gives, where it is a decoder's file.
         as_source: whether activations are rounded to 8 bits because the source does it.
     """
 
@@ -54,12 +58,15 @@ class Candidate:
     exact: Mapping[str, Array] = field(default_factory=dict)
     constants: Mapping[str, Array] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    encoded: Encoded | None = None
     as_source: bool = False
 
-    def called_as(self, reference: Signature) -> Candidate:
+    def called_as(self, reference: Model | Golden) -> Candidate:
         """Return it, if it is a program, under the names of REFERENCE."""
         own = self.signature if self.model.framework in PROGRAMS else None
-        return replace(self, names=paired(reference, own)) if own else self
+        if encoded := encoded_by(reference, self.model, own) if own else None:
+            return replace(self, encoded=encoded)
+        return replace(self, names=paired(reference.signature, own)) if own else self
 
     @cached_property
     def weights(self) -> Weights:
@@ -113,6 +120,8 @@ class Candidate:
     def load(self, policy: Policy) -> Runner:
         """Load it under POLICY."""
         runner = load(own_copy(self.model), self.runtime, policy)
+        if self.encoded:
+            return behind_encoder(runner, self.encoded)
         if not self.names:
             return runner
         from ...converters.runtimes.programs.renamed import under_names
@@ -164,8 +173,11 @@ class Candidate:
 
     @property
     def rounds_activations(self) -> bool:
-        """Whether it is an ML program that rounds activations to 8 bits, as its source does not."""
-        return self.program is not None and self.program.rounds_activations and not self.as_source
+        """Whether it is a program that rounds activations to 8 bits, as its source does not."""
+        file = self.model.tensors
+        rounds = self.program.rounds_activations if self.program else False
+        rounds = rounds or (isinstance(file, OnnxFile) and bool(file.rounded))
+        return rounds and not self.as_source
 
     @cached_property
     def precision(self) -> Runner | None:
@@ -179,6 +191,8 @@ class Candidate:
     @property
     def signature(self) -> Signature | None:
         """What it says of its inputs, under the reference's names; ``None`` where it says nothing."""
+        if self.encoded:
+            return self.encoded.signature
         try:
             found: Signature | None = self.model.signature
         except BadInputError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 import torch
@@ -23,7 +23,10 @@ EXPERT: Final = re.compile(r"\.experts\.(\d+)\.")
 STACKED: Final = 3  # axes of the weights of all experts of a layer
 
 
-def unneeded(model: Model, probe: Probe) -> set[str]:
+Run = Callable[[nn.Module, Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
+
+
+def unneeded(model: Model, probe: Probe, run: Run | None = None) -> set[str]:
     """Return the torch names of MODEL's tensors on which no output depends, or that are not loaded.
 
     A target may lack them: a pooler that no output uses, positions that it counts itself.
@@ -31,14 +34,17 @@ def unneeded(model: Model, probe: Probe) -> set[str]:
     Args:
         model: what is run, in float32.
         probe: one is enough, since dependence is on the graph and not on values.
+        run: returns what a module makes of inputs, where that is not what it does when called.
     """
     module, found = opened(own_copy(model), "float32")
-    unused = {*unused_weights(module, model.signature, probe)}
+    unused = {*unused_weights(module, model.signature, probe, run)}
     needless = {name for name, weight in found.items() if weight is None or weight in unused}
     return needless | {*passing_on(module, found)}
 
 
-def unused_weights(module: nn.Module, signature: Signature, probe: Probe) -> list[str]:
+def unused_weights(
+    module: nn.Module, signature: Signature, probe: Probe, run: Run | None = None
+) -> list[str]:
     """Return the parameters of MODULE on which no output depends, and its integer buffers.
 
     So are other buffers in submodules that did not run, such as a tower that no input needs. The graph that PyTorch keeps for gradients says it; nothing that a gradient would need is kept.
@@ -47,10 +53,12 @@ def unused_weights(module: nn.Module, signature: Signature, probe: Probe) -> lis
         module: built in float32.
         signature: names the outputs that matter.
         probe: one is enough, since dependence is on the graph and not on values.
+        run: see :func:`unneeded`.
     """
     names = tuple(port.name for port in signature.outputs)
     with marked(module) as leaves, calls_of(module) as called:
-        results = call(module, feed(signature, probe, "float32"), names)
+        given = feed(signature, probe, "float32")
+        results = run(module, given) if run else call(module, given, names)
         reached = {*map(id, sources(results.values()))}
     there = {name for name, it in leaves.items() if id(it) in reached}
     buffers = dict(module.named_buffers())

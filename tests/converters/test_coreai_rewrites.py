@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 from click.testing import CliRunner
 
 from weighbridge.cli import main
@@ -32,15 +33,47 @@ class Norms(nn.Module):
 def build():
     torch.manual_seed(0)
     return Norms().eval()
+
+
+class Orders(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x):
+        x = self.linear(x)
+        values, places = torch.sort(x, -1, descending=True)
+        ties, first = torch.sort(x.round(), dim=1, stable=True)
+        middle = x.median(1, keepdim=True)[0] + x.median()
+        index = torch.tensor([[0, 1, 1], [5, 5, 5]])
+        summed = x[0].scatter_add(1, index, x[0, :, 1:4]) + x[0].scatter_add(0, index, x[1, :, :3])
+        moved = values + places + ties + first + middle + x.argsort(0) + summed
+        squares = torch.diagonal(x, 1, 1, 2) + torch.diagonal(x, -2, 2, 0).sum()
+        return moved, squares, x.unfold(1, 3, 2), x.cumprod(1), torch.cdist(x, moved) + torch.cdist(x, x + 1, p=1)
+
+
+def build_orders():
+    torch.manual_seed(0)
+    return Orders().eval()
 """
 
 
-def test_statistics_and_curves_pass_their_check_in_core_ai(tmp_path, monkeypatch):
+@pytest.mark.parametrize("build", ["build", pytest.param("build_orders", marks=pytest.mark.heavy)])
+def test_what_core_ai_has_no_translation_for_passes_its_check(tmp_path, monkeypatch, build):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "own_norms.py").write_text(CODE)
+    module = f"own_{build}"
+    (tmp_path / f"{module}.py").write_text(CODE)
     np.savez("inputs.npz", x=np.random.default_rng(0).normal(size=(3, 8, 6)).astype(np.float32))
-    words = ("export", "coreai", "own_norms:build", "a.aimodel", "--inputs", "inputs.npz", "--json")
+    words = (
+        "export",
+        "coreai",
+        f"{module}:{build}",
+        "a.aimodel",
+        "--inputs",
+        "inputs.npz",
+        "--json",
+    )
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["verdict"]["status"] == "PASS"

@@ -32,18 +32,19 @@ class WithCaches(nn.Module):
         return found.logits, *kept
 
 
-def with_caches(source: Path, target: Path) -> Path:
-    """Write the model in SOURCE as TARGET with inputs past_key_values.N.* and outputs present.N.*."""
+def with_caches(source: Path, target: Path, *, begun: bool = True) -> Path:
+    """Write the model in SOURCE as TARGET with outputs present.N.*, and inputs past_key_values.N.* of a text BEGUN."""
     asked = {"dtype": torch.float32, "attn_implementation": "eager"}
     model = AutoModelForCausalLM.from_pretrained(source, **asked).eval()
     config = model.config
     names = [f"{n}.{kind}" for n in range(config.num_hidden_layers) for kind in ("key", "value")]
     past, present = ([f"{side}.{it}" for it in names] for side in ("past_key_values", "present"))
+    before, past = PAST if begun else 0, past if begun else []
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     ids = torch.randint(0, config.vocab_size, (ROWS, TOKENS))
-    mask = torch.ones(ROWS, PAST + TOKENS, dtype=torch.long)
-    positions = torch.arange(PAST, PAST + TOKENS).repeat(ROWS, 1)
-    caches = [torch.zeros(ROWS, config.num_key_value_heads, PAST, width) for _ in names]
+    mask = torch.ones(ROWS, before + TOKENS, dtype=torch.long)
+    positions = torch.arange(before, before + TOKENS).repeat(ROWS, 1)
+    caches = [torch.zeros(ROWS, config.num_key_value_heads, PAST, width) for _ in past]
     inputs = ["input_ids", "attention_mask", "position_ids", *past]
     axes = {name: {0: "batch", 1: "tokens"} for name in ("input_ids", "position_ids", "logits")}
     axes |= {"attention_mask": {0: "batch", 1: "total"}}

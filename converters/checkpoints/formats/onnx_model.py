@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from ....errors import BadInputError, UnsupportedError
 from ...common.dtypes import CODE, NUMPY
 from ...values import Array
 from ..base import Header
-from .onnx_caches import caches_of
+from .onnx_caches import kept_of
 from .onnx_codes import made_weights
 from .onnx_packed import PackedWeight, packed_weights
+from .onnx_rounded import without_rounding
 from .ranges import chunks
 
 SUFFIX = ".onnx"
@@ -31,11 +32,12 @@ class OnnxFile:
     """One ONNX model; data outside the file is read tensor by tensor.
 
     Attributes:
-        proto: the model, external data not loaded.
+        proto: the model, external data not loaded; what its layers take is rounded to 8 bits nowhere in it.
+        rounded: what the file itself so rounds.
         headers: the initializers whose dtype a tensor file has, and the weights that the graph makes of
             codes, or multiplies by, in place of these.
         others: those of other dtypes, such as 4-bit integers.
-        caches: inputs that outputs of the call before are for.
+        kept: inputs that outputs of the call before are for, and what they are named by.
 
     Raises:
         BadInputError: it is no ONNX model.
@@ -46,6 +48,8 @@ class OnnxFile:
         self.ignored: tuple[Path, ...] = ()
         self.proto = load_proto(path)
         self.metadata: Mapping[str, str] = {it.key: it.value for it in self.proto.metadata_props}
+        self._tensors = {tensor.name: tensor for tensor in self.proto.graph.initializer}
+        self.rounded = without_rounding(self.proto.graph, self._tensors, self.part)
         self._tensors = {tensor.name: tensor for tensor in self.proto.graph.initializer}
         codes = {name: _code(tensor) for name, tensor in self._tensors.items()}
         made = made_weights(self.proto.graph, self._tensors)
@@ -63,7 +67,7 @@ class OnnxFile:
             if code and name not in parts
         } | {name: header for name, header in shown.items() if header}
         self.others = tuple(name for name, code in codes.items() if not code)
-        self.caches = caches_of(self.proto.graph, self._tensors)
+        self.kept = kept_of(self.proto.graph, self._tensors)
         self.files: tuple[Path, ...] = (path, *sorted(self._outside()))
 
     def read(self, name: str) -> Array:
@@ -75,7 +79,8 @@ class OnnxFile:
         header = self.headers[name]
         made = self._made.get(name) or self._packed.get(name)
         try:
-            array = made.values(self.part) if made else self.part(name)
+            # A code that is worth nothing is 0 times its scale, -0 of a negative one: both are 0.
+            array = made.values(self.part) + np.float32(0) if made else self.part(name)
             return np.array(array, NUMPY[header.dtype], order="C").reshape(header.shape)
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise BadInputError(f"{self.path}: {name} cannot be made of codes ({error})") from None
@@ -93,7 +98,7 @@ class OnnxFile:
         return {name: array for name, array in found.items() if array.dtype == dtype}
 
     def require_exact_inputs(self) -> None:
-        """Refuse a graph that rounds what its layers take to codes, and not its weights alone.
+        """Refuse a graph that rounds what its layers take to codes in a way that cannot be left out.
 
         Raises:
             UnsupportedError: names the operations.
@@ -102,9 +107,9 @@ class OnnxFile:
         if kinds:
             found = ", ".join(f"{kind}, {count} x" for kind, count in kinds.items())
             raise UnsupportedError(
-                f"{self.path}: rounds what its layers take to 8 bits ({found}), and by how much right ones may"
-                " err then was not measured; take the file that it was made of, or quantize the weights alone"
-                " (MatMulNBits, DequantizeLinear)"
+                f"{self.path}: rounds what its layers take to 8 bits ({found}) in ways that cannot be left out, so"
+                " what it computes besides cannot be told; take the file that it was made of, quantize it in"
+                " QDQ form, or the weights alone (MatMulNBits, DequantizeLinear)"
             )
 
     def made(self, dtype: str) -> dict[str, frozenset[str]]:
@@ -114,6 +119,10 @@ class OnnxFile:
     def parts(self, name: str) -> frozenset[str]:
         """Return the initializers that the graph makes weight NAME of; none where it is one itself."""
         return self._made[name].parts if name in self._made else frozenset()
+
+    def made_by(self, name: str) -> Sequence[Any]:
+        """Return the nodes that make weight NAME of codes, in the order in which they run; none where nothing does."""
+        return self._made[name].nodes if name in self._made else ()
 
     def packed(self, name: str) -> PackedWeight | None:
         """Return how the graph multiplies by weight NAME, where it never makes it."""

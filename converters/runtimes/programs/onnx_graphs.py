@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 
+from ...checkpoints.formats.onnx_rounded import graphs
 from ...values import Array
 
 SCOPES: Final = (
@@ -113,15 +114,6 @@ def _exchange(graph: Any, exact: Mapping[str, Array]) -> None:
     constants |= {tensor.name: tensor for tensor in graph.initializer}
     for name in exact.keys() & constants.keys():
         constants[name].CopyFrom(numpy_helper.from_array(exact[name], name))
-
-
-def graphs(graph: Any) -> Iterator[Any]:
-    """Yield GRAPH and those inside its nodes, such as the branches of an ``If``."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from graphs(inner)
 
 
 def _widen_nodes(nodes: Any) -> None:

@@ -8,12 +8,11 @@ from contextlib import suppress
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ....errors import BadInputError, UnsupportedError
-from ...checkpoints.formats.onnx_caches import Cache
 from ...checkpoints.formats.onnx_model import OnnxFile
 from ...common.policy import Policy
 from ...common.users_code import first_line
@@ -23,6 +22,9 @@ from ..base import Arrays, Trace, widened
 from ..pieces import joined, pieces, stepped
 from .onnx_graphs import GIVEN, endings, watch, widen
 from .onnx_range import Limited, limit, narrow_values, seen
+
+if TYPE_CHECKING:
+    from ...captures.mlprogram.watching import Grids
 
 FOLDER: Final = "session.model_external_initializers_file_folder_path"
 # By default onnxruntime rounds what is multiplied by DequantizeLinear of 4 bits to 8 bits; a file says nothing of that.
@@ -42,7 +44,7 @@ class OnnxRunner:
             raise UnsupportedError(f"onnxruntime runs on the cpu here, not on {policy.device}")
         self.signature = model.signature
         self._file = model.tensors
-        self._caches = self._file.caches
+        self._kept = self._file.kept
         self._session = _session(str(model.path))
         self._traced: dict[frozenset[str], Any] = {}
         self._wide = False
@@ -60,6 +62,28 @@ class OnnxRunner:
         other._session = other._changed(frozenset(), ())
         return other
 
+    def unrounded(self) -> OnnxRunner:
+        """Return the same program, in which what layers take is not rounded to 8 bits."""
+        other = copy(self)
+        other._session = self._plain if self._file.rounded else self._session
+        return other
+
+    def watch_grids(self, inputs: Arrays, grids: Grids) -> dict[str, Array]:
+        """Return the outputs without rounding to codes, and show GRIDS what would be rounded."""
+        from torch import from_numpy
+
+        from ...captures.mlprogram.watching import Grid
+
+        found = {**inputs, **self._run(self._seen, inputs)}
+        for it in self._file.rounded:
+            array = np.asarray(found[it.value], np.float32)
+            step = (
+                it.step or float(np.abs(array).max(initial=0)) or 1.0
+            )  # a run's own reaches as far as it needs
+            grid = grids.found.setdefault(it.value, Grid(it.below or 1, it.above or 1))
+            grid.see(from_numpy(array / step))
+        return widened({port.name: found[port.name] for port in self.signature.outputs})
+
     def run(self, inputs: Arrays) -> dict[str, Array]:
         """Return the outputs by name, floats as float32."""
         return widened(self._ran(self._session, inputs))
@@ -67,7 +91,7 @@ class OnnxRunner:
     @property
     def cache(self) -> str:
         """Where a text is kept between calls; empty where nothing is."""
-        taken = [it.taken for it in self._caches]
+        taken = [it.taken for it in self._kept.own]
         return f"{taken[0]} to {taken[-1]}" if taken else ""
 
     def run_in_pieces(self, inputs: Arrays, sizes: Sequence[int]) -> dict[str, Array]:
@@ -76,10 +100,10 @@ class OnnxRunner:
 
     def kept_in_pieces(self, inputs: Arrays, sizes: Sequence[int]) -> dict[str, list[Array]]:
         """Return what each call gives of each cache, the tokens along the second axis; up to a call that fails."""
-        kept: dict[str, list[Array]] = {it.given: [] for it in self._caches}
+        kept: dict[str, list[Array]] = {it.given: [] for it in self._kept.own}
         with suppress(BadInputError):
             for call in self._calls(self._session, inputs, sizes):
-                for it in self._caches:
+                for it in self._kept.own:
                     kept[it.given].append(np.moveaxis(call[it.given], it.axis, 1))
         return kept
 
@@ -87,10 +111,10 @@ class OnnxRunner:
         """Run and record every submodule that the nodes name, as PyTorch's exporter writes them."""
         if self._one_by_one:  # a run in many calls, which has no sites of its own
             return Trace(self.run(inputs))
-        found = _run(self._tracing(frozenset()), inputs, self._caches)
+        found = self._run(self._tracing(frozenset()), inputs)
         if given := self._fitting(found, corrections or {}):
             fed = {f"{name}{GIVEN}": array for name, array in given.items()}
-            found = _run(self._tracing(frozenset(given)), {**inputs, **fed}, self._caches)
+            found = self._run(self._tracing(frozenset(given)), {**inputs, **fed})
         outputs = {port.name: found[port.name] for port in self.signature.outputs}
         sites = {site: found[value] for site, value in self._sites.items()}
         return Trace(widened(outputs), widened(sites))
@@ -119,12 +143,12 @@ class OnnxRunner:
         """Whether a call takes one token and no more, as that of a file for the decoding step alone."""
         port, inputs = stepped(self.signature), self._session.get_inputs()
         shapes = {it.name: it.shape for it in inputs}
-        return bool(self._caches and port and shapes[port.name][1] == 1)
+        return bool(self._kept.own and port and shapes[port.name][1] == 1)
 
     def _ran(self, session: Any, inputs: Arrays, sizes: Sequence[int] = ()) -> dict[str, Array]:
         """Return what SESSION makes of a whole text, read so many tokens at a time as SIZES says."""
         if not sizes and not self._one_by_one:
-            return _run(session, inputs, self._caches)
+            return self._run(session, inputs)
         calls = list(self._calls(session, inputs, sizes))
         peaks = {
             name: np.max([it[name] for it in calls]) for name, it in calls[0].items() if not it.ndim
@@ -139,9 +163,19 @@ class OnnxRunner:
         port = stepped(self.signature)
         total = np.shape(inputs[port.name])[1] if port else 0
         for piece in pieces(self.signature, inputs, [1] * total if self._one_by_one else sizes):
-            found = _run(session, {**piece, **kept}, self._caches)
-            kept = {it.taken: found[it.given] for it in self._caches}
+            found = self._run(session, {**piece, **kept})
+            kept |= self._kept.after(found, begun=not kept)
             yield found
+
+    def _run(self, session: Any, inputs: Arrays) -> dict[str, Array]:
+        """Return what SESSION makes of INPUTS; a text begins where they hold none of its caches."""
+        if self._kept.own:
+            rows = next((len(it) for it in inputs.values() if np.ndim(it)), 1)
+            inputs = {**self._kept.first(rows), **inputs}
+            port = stepped(self.signature)
+            tokens = np.shape(inputs[port.name])[1] if port and port.name in inputs else 0
+            inputs |= self._kept.counted(inputs, tokens)
+        return _run(session, inputs)
 
     def _fitting(self, found: Arrays, corrections: Arrays) -> dict[str, Array]:
         """Return what replaces values FOUND: those of CORRECTIONS that have the shape of their site."""
@@ -152,6 +186,19 @@ class OnnxRunner:
     def _sites(self) -> dict[str, str]:
         """Submodule -> the one value that leaves it."""
         return endings(self._file.proto.graph)
+
+    @cached_property
+    def _plain(self) -> Any:
+        """A session that rounds nothing of what layers take to 8 bits."""
+        return self._changed(frozenset(), ())
+
+    @cached_property
+    def _seen(self) -> Any:
+        """The same, which gives what would be rounded as well."""
+        given = {it.name for it in self._file.proto.graph.input}
+        return self._changed(
+            frozenset(), [it.value for it in self._file.rounded if it.value not in given]
+        )
 
     @cached_property
     def _narrow(self) -> dict[str, str]:
@@ -220,10 +267,8 @@ def _session(model: str | bytes, beside: Path | None = None) -> Any:
         raise BadInputError(f"onnxruntime cannot load the model: {first_line(error)}") from None
 
 
-def _run(session: Any, inputs: Arrays, caches: Sequence[Cache]) -> dict[str, Array]:
-    """Return what SESSION makes of INPUTS; a text begins where they hold none of its CACHES."""
-    rows = next((len(it) for it in inputs.values() if np.ndim(it)), 1)
-    inputs = {**{it.taken: it.empty(rows) for it in caches}, **inputs}
+def _run(session: Any, inputs: Arrays) -> dict[str, Array]:
+    """Return what SESSION makes of INPUTS."""
     kinds = {it.name: it.type for it in session.get_inputs()}
     unknown = sorted(set(inputs) ^ set(kinds))
     if unknown:

@@ -26,6 +26,10 @@ class Renamed:
         found = getattr(self.runner, name)
         return partial(NAMING[name], self, found) if name in NAMING else found
 
+    def around(self, runner: Runner) -> Runner:
+        """Return RUNNER of the same program, under the same names."""
+        return under_names(runner, self.names)
+
     def inward(self, inputs: Arrays) -> dict[str, Array]:
         """Return INPUTS under the program's names."""
         return renamed(inputs, self.names)
@@ -55,12 +59,17 @@ def _limited(to: Renamed, call: Callable[[Arrays], Any], inputs: Arrays) -> Any:
 
 
 def _shadow(to: Renamed, call: Callable[..., Runner], *rest: Any) -> Runner:
-    return under_names(call(*rest), to.names)
+    return to.around(call(*rest))
+
+
+def _asked(to: Renamed, call: Callable[..., Any], inputs: Arrays, *rest: Any) -> Any:
+    return call(to.inward(inputs), *rest)
 
 
 NAMING: Final[Mapping[str, Callable[..., Any]]] = {
     "run": _called,
     "run_in_pieces": _called,
+    "kept_in_pieces": _asked,
     "trace": _traced,
     "limited": _limited,
     "shadow": _shadow,
