@@ -19,7 +19,7 @@ from torch.export import Dim, ExportedProgram
 from ....errors import BadInputError, UnsupportedError
 from ...common.arrays import from_mlx, to_torch
 from ...common.memory import pass_on_shortage
-from .operations.decompositions import decomposed, updating
+from .operations.decompositions import decomposed, traced, updating
 from .operations.recurrent.recorded import check_packed, kept_whole
 from .ports import ASKED, FIXED, HELD
 from .recording.arguments import Inputs, by_name, leaves, mapped
@@ -127,7 +127,7 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
     drop_answers(program)
     pass_hidden_writes(program)
     detach_blocks(program)
-    functional = decomposed(made_pure(program) or program.run_decompositions(updating(program)))
+    functional = decomposed(made_pure(program) or traced(program, updating(program)))
     order_as_stored(functional)
     keep_reads_whole(functional)
     count_reads(functional)
