@@ -31,6 +31,7 @@ from .recording.chosen.reads import keep_reads_whole
 from .recording.comparing import SameMasks
 from .recording.cures import cured
 from .recording.deciding.counted import count_reads
+from .recording.deciding.experts import has_experts
 from .recording.deciding.holding import candidates, holding, is_open, shows
 from .recording.deciding.indifferent import without_indifferent
 from .recording.deciding.masks import as_the_example, held, is_decision, is_mask
@@ -174,9 +175,19 @@ def _as_decided(
     module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
 ) -> ExportedProgram | None:
     """Return MODULE recorded as it decides for TENSORS by masks, or by whole numbers; ``None`` if it cannot be."""
-    ways = (_by_masks, _as_held) if any(map(is_mask, tensors)) else (_as_held, _by_masks)
+    ways = [_by_masks, _as_held] if any(map(is_mask, tensors)) else [_as_held, _by_masks]
+    ways = [_by_all_experts, *ways] if has_experts(module) else ways
     found = (way(module, tensors, dynamic) for way in ways)
     return next((program for program in found if program), None)
+
+
+def _by_all_experts(
+    module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
+) -> ExportedProgram | None:
+    """Return MODULE recorded with every expert on every token; ``None`` where more is decided by values."""
+    with holding(module, {}):
+        program = _tried(module, tensors, dynamic)
+    return None if program is None or is_open(program) else program
 
 
 def _by_masks(
