@@ -17,12 +17,13 @@ from .dtypes import to_mlx
 from .earlier import stored
 from .exporting import Dynamic, check_form, example, functionalized, record
 from .graph import build_graph
+from .indexed import check_example
 from .parameters import Tensor, canonical_names
 from .passes import table
 from .passes.draft import Draft
 from .ports import ASKED, read_ports, read_settings
 from .recording.alike import computes_alike, twin
-from .recording.arguments import Inputs, by_name
+from .recording.arguments import Inputs, by_name, leaves
 from .recording.deciding.masks import DECIDED
 from .recording.modes import Modes, Other, check_modes, readers_of_mode
 from .recording.recorded import Recording
@@ -59,11 +60,11 @@ def capture_torch(
         UnsupportedError: torch cannot record the module, an operation has no handler (with the census
             of all that have none; nothing has run in MLX by then), or one does not give in MLX the
             shape or dtype that torch recorded.
+        MismatchError: an example names rows that a table has not.
     """
     chosen = None if passes is None else table.check_names(passes)
     check_form(dynamic or {})
     check_modes(modes)
-
     record_one = _Recorder(inputs_in(compute, by_name(module, inputs)), dynamic or {}, chosen)
     there = narrowed(module, compute) if compute else module
     recording = record_one(there)
@@ -97,7 +98,10 @@ class _Recorder:
 
     def __call__(self, module: torch.nn.Module) -> Recording:
         """Return what is kept of MODULE, in the mode that it is in; recorded, or as an earlier run did."""
-        return self._kept(module, lambda: self._recorded(module))
+        found = self._kept(module, lambda: self._recorded(module))
+        places = {port.name: port.places for port in found.ports}
+        check_example(places, leaves(example(self.inputs, self.dynamic)))
+        return found
 
     def in_mode(self, recorded: Recording, module: torch.nn.Module, training: bool) -> Recording:
         """Return what is kept of MODULE in a mode; it is RECORDED, as the module is, where it does the same."""

@@ -19,7 +19,7 @@ from torch.export import Dim, ExportedProgram
 from ....errors import BadInputError, UnsupportedError
 from ...common.arrays import from_mlx, to_torch
 from ...common.memory import pass_on_shortage
-from .operations.decompositions import decomposed, updating
+from .operations.decompositions import decomposed, traced, updating
 from .operations.recurrent.recorded import check_packed, kept_whole
 from .ports import ASKED, FIXED, HELD
 from .recording.arguments import Inputs, by_name, leaves, mapped
@@ -31,6 +31,7 @@ from .recording.chosen.reads import keep_reads_whole
 from .recording.comparing import SameMasks
 from .recording.cures import cured
 from .recording.deciding.counted import count_reads
+from .recording.deciding.experts import has_experts
 from .recording.deciding.holding import candidates, holding, is_open, shows
 from .recording.deciding.indifferent import without_indifferent
 from .recording.deciding.masks import as_the_example, held, is_decision, is_mask
@@ -127,7 +128,7 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
     drop_answers(program)
     pass_hidden_writes(program)
     detach_blocks(program)
-    functional = decomposed(made_pure(program) or program.run_decompositions(updating(program)))
+    functional = decomposed(made_pure(program) or traced(program, updating(program)))
     order_as_stored(functional)
     keep_reads_whole(functional)
     count_reads(functional)
@@ -174,9 +175,19 @@ def _as_decided(
     module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
 ) -> ExportedProgram | None:
     """Return MODULE recorded as it decides for TENSORS by masks, or by whole numbers; ``None`` if it cannot be."""
-    ways = (_by_masks, _as_held) if any(map(is_mask, tensors)) else (_as_held, _by_masks)
+    ways = [_by_masks, _as_held] if any(map(is_mask, tensors)) else [_as_held, _by_masks]
+    ways = [_by_all_experts, *ways] if has_experts(module) else ways
     found = (way(module, tensors, dynamic) for way in ways)
     return next((program for program in found if program), None)
+
+
+def _by_all_experts(
+    module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
+) -> ExportedProgram | None:
+    """Return MODULE recorded with every expert on every token; ``None`` where more is decided by values."""
+    with holding(module, {}):
+        program = _tried(module, tensors, dynamic)
+    return None if program is None or is_open(program) else program
 
 
 def _by_masks(

@@ -11,20 +11,16 @@ import numpy as np
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument
-from torch.fx import Graph
 from torch.utils._sympy.numbers import int_oo
 
 from ....errors import MismatchError, UnsupportedError
 from .dtypes import cast, mlx_dtype
+from .indexed import Places, indexed
 from .recording.deciding.asked import Tree, holds
 
 ASKED: Final = "asked"  # likewise: what sizes must fulfil -> the line of code that asked
 FIXED: Final = "fixed"  # likewise: a size -> the line of code that fixed one at it
 HELD: Final = "held"  # in the graph's meta: input -> the values that it must have
-_SAME_VALUES: Final = frozenset(
-    f"aten.{name}.default"
-    for name in ("view", "reshape", "alias", "clone", "_to_copy", "unsqueeze", "expand", "detach")
-)
 
 
 class Size(NamedTuple):
@@ -38,13 +34,13 @@ class Size(NamedTuple):
 
 
 class Port(NamedTuple):
-    """An input: its name, the graph's name of its value, dtype, sizes, rows of the table it indexes, what it must be."""
+    """An input: its name, the graph's name of its value, dtype, sizes, places it may name, what it must be."""
 
     name: str
     value: str
     dtype: mx.Dtype
     sizes: tuple[int | Size, ...]
-    rows: int | None = None
+    places: Places | None = None
     held: Any = None
 
 
@@ -71,7 +67,7 @@ def read_ports(
 ) -> tuple[Port, ...]:
     """Return the tensor inputs of PROGRAM, whose user inputs are called NAMES in order."""
     values = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
-    rows, held = _rows(program.graph), program.graph_module.meta.get(HELD, {})
+    places, held = indexed(program.graph), program.graph_module.meta.get(HELD, {})
     specs = [s for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
     ports = []
     for name, spec in zip(names, specs, strict=True):
@@ -79,9 +75,9 @@ def read_ports(
         if isinstance(value, torch.Tensor):
             labels = dynamic.get(name, {})
             sizes = [_size(s, labels.get(i), name, program) for i, s in enumerate(value.shape)]
-            dtype, indexed = mlx_dtype(value.dtype), rows.get(spec.arg.name)
+            dtype, own = mlx_dtype(value.dtype), places.get(spec.arg.name)
             only = held[name].tolist() if name in held else None
-            ports.append(Port(name, spec.arg.name, dtype, tuple(sizes), indexed, only))
+            ports.append(Port(name, spec.arg.name, dtype, tuple(sizes), own, only))
     _check_independent(ports)
     return tuple(ports)
 
@@ -91,20 +87,6 @@ def read_settings(program: ExportedProgram, names: list[str]) -> dict[str, Any]:
     specs = [s for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
     given = zip(names, (spec.arg for spec in specs), strict=True)
     return {name: arg.value for name, arg in given if isinstance(arg, ConstantArgument)}
-
-
-def _rows(graph: Graph) -> dict[str, int]:
-    """Return graph value -> rows of the smallest table that it indexes as it is."""
-    found: dict[str, int] = {}
-    for node in graph.nodes:
-        if str(node.target) == "aten.embedding.default":
-            table, indices = node.args[0].meta["val"], node.args[1]
-            while str(indices.target) in _SAME_VALUES:
-                indices = indices.args[0]
-            count = table.shape[0]
-            if isinstance(count, int):
-                found[indices.name] = min(count, found.get(indices.name, count))
-    return found
 
 
 def _check_independent(ports: list[Port]) -> None:
@@ -145,22 +127,6 @@ def _dtype_problem(port: Port, value: mx.array) -> str | None:
     return None
 
 
-def _index_problem(port: Port, value: mx.array) -> str | None:
-    """Refuse an index that its table has not; in a compiled function none can be seen."""
-    if port.rows is None or value.size == 0:
-        return None
-    try:
-        least, most = (int(found.item().real) for found in (value.min(), value.max()))
-    except ValueError:  # values are not known while MLX traces
-        return None
-    if least >= 0 and most < port.rows:
-        return None
-    return (
-        f"{port.name}: holds {least if least < 0 else most}, but it indexes a table of "
-        f"{port.rows} rows, from 0 to {port.rows - 1}"
-    )
-
-
 def _held_problem(port: Port, value: mx.array) -> str | None:
     """Refuse other values than those that decided; in a compiled function none can be seen."""
     try:
@@ -189,7 +155,9 @@ def shown(ports: tuple[Port, ...], values: Mapping[str, mx.array], result: Any) 
 def _problems(port: Port, value: Any, seen: dict[str, int]) -> list[str]:
     if not isinstance(value, mx.array):
         return [f"{port.name}: {type(value).__name__} given, give an array of MLX or NumPy"]
-    wrong = _dtype_problem(port, value) or _index_problem(port, value)
+    wrong = _dtype_problem(port, value)
+    if not wrong and port.places:
+        wrong = port.places.problem(port.name, value)
     if wrong:
         return [wrong]
     if value.ndim != len(port.sizes):

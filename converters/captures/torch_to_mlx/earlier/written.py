@@ -12,6 +12,7 @@ import torch
 
 from ..dispatch import Call, Reference, caller
 from ..graph import Graph, PythonCall, Step, Wrapped
+from ..indexed import Places
 from ..operations.registry import handlers
 from ..ports import Port, Size
 from ..recording.recorded import Recording
@@ -161,5 +162,6 @@ _KINDS: Final = {
         lambda found: Reference(*_items_of(found)),
     ),
     "port": _Kind(Port, _items, lambda found: Port(*_items_of(found))),
+    "places": _Kind(Places, _items, lambda found: Places(*_items_of(found))),
     "size": _Kind(Size, _items, lambda found: Size(*_items_of(found))),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
+from unittest import mock
 
 import torch
 from torch._decomp import decomposition_table
@@ -55,6 +56,18 @@ def updating(program: ExportedProgram) -> Table:
     return {norm: _get_decomp_for_cia(norm)} if tracked else {}
 
 
+def traced(program: ExportedProgram, table: Table) -> ExportedProgram:
+    """Return PROGRAM as torch records it again, with what TABLE names decomposed and nothing in place.
+
+    torch's own ``nll_loss`` in Python has other arguments in order than the operation: its shape would be that of a sum.
+    """
+    losses = (torch.ops.aten.nll_loss.default, torch.ops.aten.nll_loss.out)
+    with mock.patch.dict(decomposition_table):
+        for loss in losses:
+            decomposition_table.pop(loss, None)
+        return cast(ExportedProgram, program.run_decompositions(table))
+
+
 def _attempt(program: ExportedProgram, table: Table) -> ExportedProgram | None:
     """Return PROGRAM with what TABLE names decomposed, if that can be recorded.
 
@@ -64,7 +77,7 @@ def _attempt(program: ExportedProgram, table: Table) -> ExportedProgram | None:
     for kept in (views, torch.ops.aten.reshape.default):
         try:
             _exchange(program, views, kept)
-            return cast(ExportedProgram, program.run_decompositions(table))
+            return traced(program, table)
         except Exception:  # noqa: S112 - of any kind: the census names the operation
             continue
         finally:

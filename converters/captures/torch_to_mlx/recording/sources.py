@@ -43,7 +43,12 @@ def writes(program: ExportedProgram) -> dict[int, str]:
         if kind == "BUFFER_MUTATION" and spec.target in program.state_dict:
             found[position] = spec.target
         elif kind not in ("USER_OUTPUT", "LOSS_OUTPUT"):
-            raise UnsupportedError(f"the module updates {spec.target!r} in place ({kind.lower()})")
+            cure = (
+                "" if kind != "USER_INPUT_MUTATION" else ": make it a buffer, or change a .clone()"
+            )
+            raise UnsupportedError(
+                f"the module updates {spec.target!r} in place ({kind.lower()}){cure}"
+            )
     return found
 
 

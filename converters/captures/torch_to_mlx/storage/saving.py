@@ -5,13 +5,14 @@ A file holds one trace for each size that it was saved for: MLX fixes what Pytho
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
-from .....errors import BadInputError, UnsupportedError
+from .....errors import BadInputError, MismatchError, UnsupportedError
 from ..operations.gradients import forward_only
 from ..ports import Port, Size
 
@@ -50,7 +51,7 @@ def save(
             raise UnsupportedError(
                 "it draws random numbers, which a file would repeat: call .eval()"
             )
-        _check(draft, run, examples)
+        _check(draft, run, [_fitting(run, ports, example) for example in examples])
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
@@ -76,10 +77,27 @@ def _size(port: Port, size: int | Size, sizes: Mapping[str, int]) -> int:
 
 def _values(port: Port, shape: list[int]) -> mx.array:
     """Return values that tell something: small numbers, each another."""
-    count = mx.arange(max(1, mx.zeros(shape).size)) % min(port.rows or 2, 7)
+    rows = port.places.last + 1 if port.places else 2
+    count = mx.arange(max(1, mx.zeros(shape).size)) % min(rows, 7)
     kept = count[: mx.zeros(shape).size].reshape(shape)
     is_float = mx.issubdtype(port.dtype, mx.inexact)
     return (kept * 0.25 - 0.5 if is_float else kept).astype(port.dtype)
+
+
+def _fitting(
+    run: Callable[[Arrays], list[mx.array]], ports: tuple[Port, ...], own: Arrays
+) -> Arrays:
+    """Return OWN, or other whole numbers for it where the module refuses these: lengths of its axes, for sequences."""
+    free = [it.name for it in ports if not (it.places or mx.issubdtype(it.dtype, mx.inexact))]
+    lengths = sorted({size for array in own.values() for size in array.shape}, reverse=True)
+    tries = [
+        {**own, **{name: mx.maximum(1, length - own[name]) for name in free}} for length in lengths
+    ]
+    for each in (own, *tries):
+        with contextlib.suppress(MismatchError):
+            run(each)
+            return each
+    return own
 
 
 def _check(path: Path, run: Callable[[Arrays], list[mx.array]], examples: list[Arrays]) -> None:

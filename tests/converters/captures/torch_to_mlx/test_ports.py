@@ -191,6 +191,52 @@ def test_an_index_that_its_table_has_not_is_refused_where_it_can_be_seen(table, 
         table(ids=ids)
 
 
+class Picked(nn.Module):
+    """Reads or writes a weight by inputs, in all of torch's ways, which say what they may hold."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(3, 5))
+
+    def forward(self, ids):
+        return {name: way(self.table, ids[name]) for name, (way, *_) in WAYS.items() if name in ids}
+
+
+WAYS = {
+    "gather": (lambda x, ids: x.gather(1, ids[:, None]), 5, 0),
+    "index_select": (lambda x, ids: x.index_select(0, ids), 3, 0),
+    "index": (lambda x, ids: x[:, ids], 5, -5),
+    "take": (torch.take, 15, -15),
+    "index_add": (lambda x, ids: x.index_add(0, ids, torch.ones(3, 5)), 3, 0),
+    "scatter_add": (lambda x, ids: x.scatter_add(1, ids[:, None], torch.ones(3, 1)), 5, 0),
+    "index_put": (lambda x, ids: x.index_put((ids,), torch.ones(())), 3, -3),
+    "cross entropy": (nn.functional.cross_entropy, 5, 0),
+    "nll": (nn.functional.nll_loss, 5, 0),
+}
+
+
+def test_indices_beyond_what_they_read_are_refused_as_in_torch():
+    module = Picked()
+    right = {name: torch.tensor([least, n - 1, 0]) for name, (_, n, least) in WAYS.items()}
+    right["cross entropy"][0] = -100  # which it ignores
+    captured = capture(module, inputs=[right])
+    arrays = {name: mx.array(ids.numpy()) for name, ids in right.items()}
+    for name, value in captured(arrays).items():
+        np.testing.assert_allclose(value, module(right)[name].detach(), rtol=1e-5, err_msg=name)
+    for name, (_, count, least) in WAYS.items():
+        refusal = rf"ids\.{name}: holds {{}}, .* from {least} to {count - 1}"
+        for wrong in (count, least - 1):
+            with pytest.raises((IndexError, RuntimeError)):
+                module({name: torch.tensor([0, wrong, 0])})
+            with pytest.raises(MismatchError, match=refusal.format(wrong)):
+                captured({**arrays, name: mx.array([0, wrong, 0])})
+
+
+def test_an_example_with_indices_beyond_their_table_is_refused():
+    with pytest.raises(MismatchError, match=r"example inputs .*\n.*ids\.gather: holds 5, "):
+        capture(Picked(), inputs=[{"gather": torch.tensor([0, 5, 0])}])
+
+
 @pytest.mark.compiled
 def test_indices_are_not_looked_at_while_mlx_traces(table):
     ids = mx.array([0, 9, 3, 1])

@@ -11,6 +11,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from ......errors import MismatchError
 from ..registry import operation
 
 Floats = NDArray[np.floating[Any]]
@@ -37,11 +38,24 @@ def _axes(x: mx.array, output_size: Sizes, factors: Factors) -> list[_Axis]:
     """Return how each spatial axis is resampled; factors count where both are given."""
     axes = range(2, x.ndim)
     counts = output_size or [int(x.shape[a] * f) for a, f in zip(axes, factors or (), strict=True)]
+    _check(x, counts)
     ratios = [
         1 / factor if factor else x.shape[axis] / count
         for axis, count, factor in zip(axes, counts, factors or [0] * len(counts), strict=True)
     ]
     return [_Axis(*each) for each in zip(axes, counts, ratios, strict=True)]
+
+
+def _check(x: mx.array, counts: Sizes) -> None:
+    """Refuse to make nothing, or something of nothing, as torch does.
+
+    Raises:
+        MismatchError: an axis of X has no elements, or would have none of COUNTS.
+    """
+    pairs = zip(x.shape[2:], counts or (), strict=False)
+    if wrong := next((pair for pair in pairs if min(pair) < 1), None):
+        what = "the module interpolates {} to {} elements: give it larger inputs".format(*wrong)
+        raise MismatchError("the inputs do not fit the captured module", [what])
 
 
 def _summed(x: mx.array, axis: int, taps: _Taps) -> mx.array:

@@ -39,6 +39,12 @@ def every_expert(module: torch.nn.Module) -> Iterator[None]:
         yield
 
 
+def has_experts(module: torch.nn.Module) -> bool:
+    """Tell whether MODULE has layers that :func:`every_expert` lets compute otherwise."""
+    kinds = (_loops, _splits, _counts)
+    return any(kind(part) for part in module.modules() for kind in kinds)
+
+
 def _loops(part: torch.nn.Module) -> bool:
     """Tell whether PART holds experts that are chosen, and transformers has no other way to compute them."""
     forward = type(part).forward

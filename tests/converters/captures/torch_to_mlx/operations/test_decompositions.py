@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
+import numpy as np
 import torch
 from torch.nn import functional
 
-from weighbridge.converters.captures import census
+from weighbridge.converters.captures import capture, census
 from weighbridge.converters.captures.torch_to_mlx.operations.registry import handlers
 
 CASES = {
@@ -36,3 +38,24 @@ def test_one_that_reads_values_is_named_by_the_census():
 
     found = census(Places(), inputs={"x": torch.ones(3)})
     assert any("aten.nonzero.default" in name for name in found.unsupported)
+
+
+class Focal(torch.nn.Module):
+    """Weighs the loss of each row; its norm updates statistics, so that torch records it twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(4)
+
+    def forward(self, x, classes):
+        each = functional.cross_entropy(self.norm(x), classes, reduction="none")
+        return (1 - torch.exp(-each)) ** 2 * each
+
+
+def test_losses_of_each_row_keep_their_shape_where_batches_vary():
+    module = Focal()
+    inputs = {"x": torch.randn(3, 4), "classes": torch.tensor([0, 3, 1])}
+    captured = capture(module, inputs=inputs, dynamic={"x": {0: "n"}, "classes": {0: "n"}})
+    x, classes = torch.randn(5, 4), torch.tensor([0, 3, 1, 2, 2])
+    found = captured(x=mx.array(x.numpy()), classes=mx.array(classes.numpy()))
+    np.testing.assert_allclose(found, module(x, classes).detach(), rtol=1e-5, atol=1e-6)

@@ -166,6 +166,18 @@ def test_experts_that_are_looped_over_go_where_other_tokens_send_them():
         torch.testing.assert_close(to_torch(gradient), own.grad)
 
 
+def test_loops_over_experts_are_recorded_at_once_when_torch_cannot(monkeypatch):
+    """Each attempt costs as long as a recording, and that of one loop over experts is long."""
+    own, attempts = torch.export.export, []
+    monkeypatch.setattr(
+        torch.export,
+        "export",
+        lambda *args, **kwargs: (attempts.append(1), own(*args, **kwargs))[1],
+    )
+    assert capture(Routed(), inputs={"x": torch.randn(5, 4)})
+    assert len(attempts) == 2
+
+
 class NamedExperts(torch.nn.ModuleDict):
     """Experts as Switch Transformers': chosen by one number for each, in a row of its own."""
 

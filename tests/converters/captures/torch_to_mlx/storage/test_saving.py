@@ -87,6 +87,26 @@ def test_a_saved_capture_interpolates_and_takes_classes(tmp_path):
         np.testing.assert_allclose(np.array(ours), theirs.numpy(), rtol=1e-5, atol=1e-6)
 
 
+class Packed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.GRU(3, 4, batch_first=True)
+
+    def forward(self, x, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(
+            x, lengths, batch_first=True, enforce_sorted=False
+        )
+        return nn.utils.rnn.pad_packed_sequence(self.layer(packed)[0], batch_first=True)[0]
+
+
+def test_a_saved_capture_packs_sequences(tmp_path):
+    module, x, lengths = Packed(), torch.randn(3, 5, 3), torch.tensor([2, 5, 4])
+    path = tmp_path / "packed.mlxfn"
+    capture(module, inputs={"x": x, "lengths": lengths}).save(path)
+    found = mx.import_function(str(path))(x=mx.array(x.numpy()), lengths=mx.array(lengths.numpy()))
+    np.testing.assert_allclose(found[0], module(x, lengths).detach(), rtol=1e-5, atol=1e-6)
+
+
 def test_a_saved_capture_has_the_weights_of_one_that_was_given_transposed_arrays(tmp_path):
     captured, x = capture(nn.Linear(3, 3), inputs={"input": torch.randn(2, 3)}), mx.ones((2, 3))
     captured.update({"weight": mx.random.normal((3, 3)).T})

@@ -5,8 +5,13 @@ from __future__ import annotations
 from functools import partial
 from itertools import product
 
+import mlx.core as mx
 import pytest
+import torch
 from torch.nn import functional
+
+from weighbridge.converters.captures import capture
+from weighbridge.errors import MismatchError, UnsupportedError
 
 PADDINGS = ("zeros", "border", "reflection")
 SIZES = {
@@ -85,3 +90,22 @@ def test_interpolation_of_series_and_volumes(agree):
             "area": (partial(by, size=(3, 4), mode="area"), (2, 3, 5, 6)),
         }
     )
+
+
+class Shrunk(torch.nn.Module):
+    def forward(self, x):
+        modes = ("nearest", "bilinear", "bicubic")
+        return [functional.interpolate(x, scale_factor=0.2, mode=mode) for mode in modes]
+
+
+def test_interpolation_to_nothing_is_refused_as_in_torch():
+    with pytest.raises(RuntimeError, match="greater than 0"):
+        Shrunk()(torch.ones(1, 2, 4, 8))
+    with pytest.raises(UnsupportedError, match=r"upsample_\w+.* interpolates 4 to 0 elements"):
+        capture(Shrunk(), inputs=[torch.ones(1, 2, 4, 8)])
+    captured = capture(
+        Shrunk(), inputs=[torch.ones(1, 2, 9, 8)], dynamic={"x": {2: "height"}}, passes=()
+    )
+    assert [each.shape for each in captured(mx.ones((1, 2, 5, 8)))] == [(1, 2, 1, 1)] * 3
+    with pytest.raises(MismatchError, match="the module interpolates 4 to 0 elements"):
+        captured(mx.ones((1, 2, 4, 8)))
