@@ -159,8 +159,8 @@ def integers_alone(outputs: Stage) -> bool:
 
 
 def chosen_otherwise(stage: Stage, outputs: Stage) -> Stage:
-    """Return STAGE, of 16 bits, where integers differ that are equal in float32, as OUTPUTS says."""
-    why = "equal in float32: rounding chooses otherwise where two numbers are nearly alike"
+    """Return STAGE, of 16 bits, where integers differ as OUTPUTS says; those in float32 have a stage of their own."""
+    why = "rounding may choose otherwise where two numbers are nearly alike"
     status = "unverified" if stage.status == "pass" else stage.status
     return stage._replace(status=status, detail=f"{outputs.detail}; {why}; {stage.detail}")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from ...converters.values import Array
@@ -86,9 +85,12 @@ def _computed(
         return
     source.compute(probes, {array.size for array in constants.values()})
     for name, array in constants.items():
-        given = ({"computed": words} for words in source.computed)
-        inverted = ({"computed": words, "applied": INVERSE} for words in source.computed)
-        keys = ({"value": [INVERSE, {"key": key}]} for key in source.of_size(array.shape))
-        rules = chain(given, inverted, keys)
-        if rule := next((it for it in rules if holds(array, it, source)), None):
+        if rule := next((it for it in _of(array, source) if holds(array, it, source)), None):
             yield name, rule
+
+
+def _of(array: Array, source: SourceTensors) -> Iterator[Mapping[str, Any]]:
+    """Yield rules that ARRAY may follow: SOURCE computes it, or divides by what it computes or has."""
+    yield from ({"computed": words} for words in source.computed)
+    yield from ({"computed": words, "applied": INVERSE} for words in source.computed)
+    yield from ({"value": [INVERSE, {"key": key}]} for key in source.of_size(array.shape))

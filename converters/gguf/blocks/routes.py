@@ -124,8 +124,12 @@ def _lowest(
 
 def _fits(zero: Float64, scheme: Scheme, kind: str) -> NDArray[np.bool_]:
     """Tell where codes of SCHEME that are moved by ZERO are still codes of KIND, which has a center."""
-    shift = BLOCKS[kind].center + zero
-    return (shift >= 0) & (shift <= (1 << BLOCKS[kind].scheme.bits) - (1 << scheme.bits))
+    layout = BLOCKS[kind]
+    shift = (layout.center or 0) + zero
+    found: NDArray[np.bool_] = (shift >= 0) & (
+        shift <= (1 << layout.scheme.bits) - (1 << scheme.bits)
+    )
+    return found
 
 
 def _integer(scales: Float64, biases: Float64) -> Float64:
