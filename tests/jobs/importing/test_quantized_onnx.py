@@ -162,13 +162,14 @@ def test_a_file_whose_products_are_of_codes_alone_is_refused_in_one_line(dense, 
     assert not (tmp_path / "back").exists()
 
 
-@pytest.mark.parametrize("how", ["dynamic", "static"])
-def test_weights_below_rounded_products_come_back(dense, tmp_path, how):
+# Texts that a check draws leave the ranges that were measured on others: undecided.
+@pytest.mark.parametrize(("how", "ends"), [("dynamic", 0), ("static", 4)])
+def test_weights_below_rounded_products_come_back(dense, tmp_path, how, ends):
     source, file = dense
     target = rounded(file, tmp_path / "q.onnx", how)
     words = ("convert", "onnx-to-torch", target, tmp_path / "back", "--like", source)
     code, told = run(*words, "--dequantize", "fp32")
-    assert code == 0, told
+    assert code == ends, told
     found, wanted = (load_file(it / "model.safetensors") for it in (tmp_path / "back", source))
     assert found.keys() == wanted.keys()
     for name, array in found.items():
@@ -211,11 +212,12 @@ def test_quantized_weights_without_names_come_back_at_their_values(dense, tmp_pa
 def test_codes_whose_groups_mlx_has_come_back_as_codes(dense, tmp_path, to, how):
     source, file = dense
     target = quantized(file, tmp_path / "q.onnx", block=32, **{"symmetric": True, **how})
-    words = ("convert", f"onnx-to-{to}", target)
-    code, told = run(*words, tmp_path / "codes", "--like", source, "--json")
+    words = ("convert", f"onnx-to-{to}", target, tmp_path / "codes")
+    code, told = run(*words, "--like", source, "--json")
     assert code == 0, told
     assert "dense, " not in json.dumps(told)
-    code, told = run(*words, tmp_path / "dense", "--like", source, "--dequantize", "fp32")
+    words = ("convert", "onnx-to-torch", target, tmp_path / "dense")
+    code, told = run(*words, "--like", source, "--dequantize", "fp32")
     assert code == 0, told
     coded, plain_ones = (weighbridge.open(tmp_path / it) for it in ("codes", "dense"))
     seen, bits = quantized_view(coded).tensors, how.get("bits", 4)
