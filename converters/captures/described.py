@@ -143,16 +143,15 @@ def squeezed(shape: Sequence[int]) -> list[int]:
     return [size for size in shape if size != 1]
 
 
-OF_NUMBERS: Final = ("exp", "neg", "reciprocal")  # what exporters compute ahead of a single number
-
-
 def attempts(array: Array, alike: Mapping[str, Array]) -> Iterator[list[Any]]:
     """Yield how ARRAY may be computed from what is ALIKE in shape, with one number or as a number."""
     for name, own in alike.items():
         source = {"key": name}
         if array.size < FEW:
-            yield from ([function, source] for function in OF_NUMBERS)
-            yield from (["add", source, 1.0], ["sub", 1.0, source])
+            yield ["exp", source]
+            if (2 * array % 1).any():  # halves are in every graph
+                yield from (["neg", source], ["reciprocal", source])
+                yield from (["add", source, 1.0], ["sub", 1.0, source])
             continue
         square = float((own * own).sum()) or 1.0
         yield ["add", source, float(np.float32((array - own).mean()))]

@@ -14,7 +14,7 @@ import torch
 
 from ..captures.constants import match_weights, origin_of
 from ..captures.described import folded, picked_from, rows_of
-from ..captures.mlprogram.arithmetic import FUNCTIONS, evaluate, rounds_to, tensors_of
+from ..captures.mlprogram.arithmetic import FUNCTIONS, INVERTED, evaluate, rounds_to, tensors_of
 from ..captures.mlprogram.variables import scalars, weights
 from ..models.pictures import CHANNELS
 from ..values import Array
@@ -152,7 +152,7 @@ def constants_described(
     found = match_weights(constants, state) | match_scalars(numbers, origins.keys, state)
     rest = {name: array for name, array in constants.items() if name not in found}
     others = {name: array for name, array in numbers.items() if name not in found}
-    made = rules(rest, module, origins) | rules_of_tensors(others, module, origins)
+    made = rules(rest, module, origins) | rules_of_tensors(others, exact, module, origins)
     made |= of_channels({name: array for name, array in rest.items() if name not in made}, exact)
     keys = {key for rule in made.values() for key in tensors_of(rule)}
     return {
@@ -173,12 +173,21 @@ def of_channels(
 
 
 def rules_of_tensors(
-    numbers: Mapping[str, Array], module: torch.nn.Module, origins: Origins
+    numbers: Mapping[str, Array],
+    exact: Mapping[str, Array],
+    module: torch.nn.Module,
+    origins: Origins,
 ) -> dict[str, dict[str, Any]]:
-    """Return the rules of those NUMBERS, constants without axes, that are made of tensors."""
+    """Return the rules of those NUMBERS, constants without axes, that are made of tensors.
+
+    The graph does not say of which number coremltools took the inverse. As they were, EXACT, it shows: rounded,
+    1 is that of 0.9998.
+    """
     found = rules(numbers, module, origins)
     made = {name: it for name, it in found.items() if any(tensors_of(it))}
-    rest = {name: folded(it, module) for name, it in numbers.items() if name not in made}
+    inverted = {name: it for name, it in numbers.items() if INVERTED in name}
+    whole = {name: exact.get(before_rounding(name), it) for name, it in inverted.items()}
+    rest = {name: folded(it, module) for name, it in whole.items() if name not in made}
     return made | {name: rule for name, rule in rest.items() if rule}
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from ...converters.captures.mlprogram.arithmetic import INVERTED
 from ...converters.values import Array
 from ..probes.probes import Probe
 from .constants import exact_by_rule
@@ -85,12 +86,14 @@ def _computed(
         return
     source.compute(probes, {array.size for array in constants.values()})
     for name, array in constants.items():
-        if rule := next((it for it in _of(array, source) if holds(array, it, source)), None):
+        if rule := next((it for it in _of(name, array, source) if holds(array, it, source)), None):
             yield name, rule
 
 
-def _of(array: Array, source: SourceTensors) -> Iterator[Mapping[str, Any]]:
-    """Yield rules that ARRAY may follow: SOURCE computes it, or divides by what it computes or has."""
+def _of(name: str, array: Array, source: SourceTensors) -> Iterator[Mapping[str, Any]]:
+    """Yield rules that ARRAY, called NAME, may follow: SOURCE computes it, or divides by what it computes or has."""
     yield from ({"computed": words} for words in source.computed)
+    if INVERTED not in name:
+        return
     yield from ({"computed": words, "applied": INVERSE} for words in source.computed)
     yield from ({"value": [INVERSE, {"key": key}]} for key in source.of_size(array.shape))

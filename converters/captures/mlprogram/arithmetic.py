@@ -13,6 +13,7 @@ import numpy as np
 
 from ...values import Array
 
+INVERTED: Final = "_inversed_"  # in coremltools' name of a constant by which something was divided
 LEAST: Final = 2.0**-24  # the least magnitude in float16
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -11,6 +11,16 @@ from ...values import Array
 
 QUANTIZED: Final = "_quantized"  # what onnxruntime's quantizer appends to the name of a weight
 INTEGER: Final = "MatMulInteger"
+# The least inputs and outputs of the kinds that are looked at.
+NEEDED: Final[Mapping[str, tuple[int, int]]] = {
+    "Cast": (1, 1),
+    "DequantizeLinear": (2, 1),
+    "DynamicQuantizeLinear": (1, 3),
+    "Gather": (2, 1),
+    INTEGER: (2, 1),
+    "Mul": (2, 1),
+    "QuantizeLinear": (2, 1),
+}
 Read = Callable[[str], Array]
 
 
@@ -57,15 +67,22 @@ def graphs(graph: Any) -> Iterator[Any]:
                 yield from graphs(inner)
 
 
+def complete(node: Any) -> bool:
+    """Say whether NODE has the inputs and outputs that its kind needs; no runtime takes it else."""
+    inputs, outputs = NEEDED.get(node.op_type, (0, 0))
+    return len(node.input) >= inputs and len(node.output) >= outputs
+
+
 class Plain:
     """A graph on its way to one that does not round."""
 
     def __init__(self, graph: Any, constants: Collection[str], read: Read) -> None:
         self.graph, self.constants, self.read = graph, constants, read
-        self.made = {name: node for node in graph.node for name in node.output}
+        self.nodes = [node for node in graph.node if complete(node)]
+        self.made = {name: node for node in self.nodes for name in node.output}
         self.outputs = {it.name for it in graph.output}
         self.readers: dict[str, list[Any]] = {}
-        for node in graph.node:
+        for node in self.nodes:
             for name in node.input:
                 self.readers.setdefault(name, []).append(node)
         self.gone: set[int] = set()  # ids of nodes
@@ -75,17 +92,18 @@ class Plain:
 
     def in_pairs(self) -> Iterator[Rounded]:
         """Yield what ``QuantizeLinear`` rounds and ``DequantizeLinear`` alone reads, and take both out."""
-        for node in self.graph.node:
+        for node in self.nodes:
             if node.op_type != "QuantizeLinear" or not self._constant(node.input[1:]):
                 continue
             value, *grid = node.input
             readers, step = self._readers(node.output[0]), self.read(grid[0])
             alike = (it.op_type == "DequantizeLinear" and [*it.input[1:]] == grid for it in readers)
-            if step.size == 1 and all(alike) and node.output[0] not in self.outputs:
+            zero = self.read(grid[1]) if grid[1:] and grid[1] else np.zeros(1, np.uint8)
+            whole = zero.dtype.kind in "iu" and zero.size == step.size == 1  # float8 has no ends
+            if whole and all(alike) and node.output[0] not in self.outputs:
                 for it in readers:
                     self._pass_on(it, value)
                 self.gone |= {id(node), *map(id, readers)}
-                zero = self.read(grid[1]) if grid[1:] and grid[1] else np.zeros(1, np.uint8)
                 ends, middle = np.iinfo(zero.dtype), int(zero.reshape(-1)[0])
                 yield Rounded(
                     value, float(step.reshape(-1)[0]), middle - ends.min, ends.max - middle
@@ -93,7 +111,7 @@ class Plain:
 
     def by_each_run(self) -> Iterator[Rounded]:
         """Yield what ``DynamicQuantizeLinear`` rounds for products of whole numbers, and make these plain products."""
-        for node in self.graph.node:
+        for node in self.nodes:
             if node.op_type != "DynamicQuantizeLinear":
                 continue
             chains = [self._product(it, node) for it in self._readers(node.output[0])]
@@ -106,7 +124,7 @@ class Plain:
     def looked_up(self) -> int:
         """Let codes that are looked up become numbers before that; return how many tables there are."""
         found = 0
-        for node in self.graph.node:
+        for node in self.nodes:
             table = self.made.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
             if table is None or table.op_type != "Gather" or not self._constant(node.input[1:]):
                 continue
@@ -145,10 +163,10 @@ class Plain:
         product = self._next(cast, "Mul") if cast is not None else None
         if product is None or not self._constant(weight):
             return []
-        scales = self.made.get(next(it for it in product.input if it != cast.output[0]))
+        scales = self.made.get(next((it for it in product.input if it != cast.output[0]), ""))
         if scales is None or scales.op_type != "Mul" or rounding.output[1] not in scales.input:
             return []
-        step = next(it for it in scales.input if it != rounding.output[1])
+        step = next((it for it in scales.input if it != rounding.output[1]), "")
         known = step in self.constants and self._alone(scales)
         return [node, cast, product, scales, step] if known else []
 
@@ -176,8 +194,8 @@ class Plain:
     def _readers(self, name: str) -> list[Any]:
         return self.readers.get(name, [])
 
-    def _constant(self, names: Collection[str]) -> bool:
-        return bool(names) and all(name in self.constants for name in names if name)
+    def _constant(self, names: Sequence[str]) -> bool:
+        return bool(names and names[0]) and all(it in self.constants for it in names if it)
 
     def _pass_on(self, node: Any, value: str) -> None:
         """Let what NODE gave be VALUE."""
