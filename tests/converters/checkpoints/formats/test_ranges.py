@@ -14,6 +14,7 @@ DATA = np.random.default_rng(0).bytes(100)
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
     monkeypatch.setattr(ranges, "CHUNK", 16)
+    monkeypatch.setattr(ranges, "BUFFERS", ranges.Buffers())  # no other test is lent a small one
 
 
 @pytest.fixture
