@@ -19,6 +19,7 @@ from ..common.memory import pass_on_shortage
 from ..common.users_code import fault_of, first_line
 from ..models.factories import copied
 from ..models.signature import Port, Signature
+from .tracing import unused_left_out
 
 EXPERTS: Final = "_experts_implementation_internal"  # in a configuration of transformers
 UPPER: Final = 32  # flexible sizes need a bound, and a signature need not give one
@@ -165,7 +166,8 @@ def record(
             warnings.simplefilter("ignore")
             whole = wrapper(module.eval(), signature).eval()
             whole.integers = integers
-            return torch.export.export(whole, inputs, dynamic_shapes=(dynamic,))
+            with unused_left_out(varying=bool(dims)):
+                return torch.export.export(whole, inputs, dynamic_shapes=(dynamic,))
     except WeighbridgeError:
         raise
     except Exception as error:

@@ -19,6 +19,7 @@ from torch.export import Dim, ExportedProgram
 from ....errors import BadInputError, UnsupportedError
 from ...common.arrays import from_mlx, to_torch
 from ...common.memory import pass_on_shortage
+from ..tracing import unused_left_out
 from .operations.decompositions import decomposed, traced, updating
 from .operations.recurrent.recorded import check_packed, kept_whole
 from .ports import ASKED, FIXED, HELD
@@ -232,7 +233,7 @@ def _tried(
 def _exported(
     module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
 ) -> ExportedProgram:
-    with recording(module, tensors) as uses, SameMasks():
+    with recording(module, tensors, dynamic) as uses, SameMasks():
         with sizes_open() as sizes:
             program = _export(module, tensors, dynamic)
         functional = _functional(program)
@@ -247,7 +248,7 @@ def _looked_at(
     module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
 ) -> ExportedProgram:
     """Return MODULE recorded as it is, which is enough to see what decides."""
-    with recording(module, tensors), SameMasks(), sizes_open():
+    with recording(module, tensors, dynamic), SameMasks(), sizes_open():
         return _export(module, tensors, dynamic)
 
 
@@ -259,10 +260,18 @@ def _export(
 
 
 @contextlib.contextmanager
-def recording(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[dict[int, Use]]:
+def recording(
+    module: torch.nn.Module, inputs: Mapping[str, Any], dynamic: Dynamic
+) -> Iterator[dict[int, Use]]:
     """Record MODULE in the block, whatever the caller's mode; yield the uses of ``autograd.Function``."""
     quiet = mock.patch.object(logging.getLogger(FAKE), "disabled", True)
     with warnings.catch_warnings(), torch.enable_grad(), cured(module, inputs), hooks_refused():
         warnings.simplefilter("ignore")
-        with quiet, kept_whole(), refused_in_autocast(), functions_noted() as uses:
+        with (
+            quiet,
+            unused_left_out(varying=any(dynamic.values())),
+            kept_whole(),
+            refused_in_autocast(),
+            functions_noted() as uses,
+        ):
             yield uses

@@ -17,6 +17,7 @@ from .registry import SIZES, handlers
 Table = dict[OpOverload, Callable[..., Any]]
 
 _ROUNDS: Final = 6  # a decomposition may be made of operations that need one in turn
+_LOSSES: Final = (torch.ops.aten.nll_loss.default, torch.ops.aten.nll_loss.out)
 
 
 def _decomposition(target: OpOverload) -> Callable[..., Any] | None:
@@ -45,6 +46,16 @@ def _missing(program: ExportedProgram, refused: set[OpOverload]) -> Table:
     return {call: function for call, function in found.items() if function is not None}
 
 
+def _within() -> Table:
+    """Return the decompositions of all that decompositions may be made of and that has no handler."""
+    known = handlers().keys() | SIZES
+    return {
+        call: function
+        for call, function in decomposition_table.items()
+        if isinstance(call, OpOverload) and str(call) not in known and call not in _LOSSES
+    }
+
+
 def updating(program: ExportedProgram) -> Table:
     """Return the decompositions of operations in PROGRAM that update running statistics, and do not say so.
 
@@ -61,9 +72,8 @@ def traced(program: ExportedProgram, table: Table) -> ExportedProgram:
 
     torch's own ``nll_loss`` in Python has other arguments in order than the operation: its shape would be that of a sum.
     """
-    losses = (torch.ops.aten.nll_loss.default, torch.ops.aten.nll_loss.out)
     with mock.patch.dict(decomposition_table):
-        for loss in losses:
+        for loss in _LOSSES:
             decomposition_table.pop(loss, None)
         return cast(ExportedProgram, program.run_decompositions(table))
 
@@ -103,7 +113,7 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
         if before == set(table):  # nothing left, or what stays what it is
             break
         before = set(table)
-        whole = _attempt(program, table)
+        whole = _attempt(program, _within() | table)
         if whole is not None:
             program = whole
             continue
