@@ -24,6 +24,7 @@ from ..common.steps import step
 from ..common.users_code import first_line
 from ..values import Array
 from .activations import Inputs, with_codes
+from .compat import programs_checked_once
 from .compression import LEAST, Compression
 from .naming import scales_kept, sums_kept
 from .writing import files, replace_package, save
@@ -59,7 +60,7 @@ def compress_package(
 
 def _compressed(package: Path, wanted: Compression, given: tuple[Inputs, Inputs]) -> Any:
     try:
-        with quiet(), sums_kept(), scales_kept():
+        with quiet(), programs_checked_once(), sums_kept(), scales_kept():
             import coremltools.optimize.coreml as compression
 
             model = coremltools.models.MLModel(str(package), skip_model_load=True)

@@ -26,7 +26,7 @@ from ..common.steps import step
 from ..common.users_code import fault_of, first_line
 from ..models.signature import Signature
 from ..values import Array
-from .compat import bound_constants, lower
+from .compat import bound_constants, lower, programs_checked_once
 from .form import Form, form_of, tensor_types
 from .made import Origins
 from .naming import FORGETTING, NAMING, is_sum, sums_kept
@@ -68,7 +68,7 @@ def convert(graph: Any, form: Form, selection: Selection) -> Any:
     # In float16 a sum of what was rounded already would err more than one that is rounded once.
     folded = form.options.folded or selection.compute == "float16"
     try:
-        with quiet(), nullcontext() if folded else sums_kept():
+        with quiet(), programs_checked_once(), nullcontext() if folded else sums_kept():
             return coremltools.convert(
                 graph,
                 **described,

@@ -25,6 +25,7 @@ from ..captures.mlprogram.variables import beside, scalars, variables, weights
 from ..common.hints import counted
 from ..documents import read_object
 from ..values import Array
+from .compat import programs_checked_once
 from .form import MAIN, PROBABILITIES, Form
 from .made import Origins, constants_described
 from .manifest import sites
@@ -128,7 +129,7 @@ def save_functions(models: Mapping[str, Any], package: Path) -> None:
         save(next(iter(models.values())), package)
         return
     within = tempfile.TemporaryDirectory(dir=package.parent, prefix=".functions-")
-    with within as place, quiet(), sums_kept():
+    with within as place, quiet(), programs_checked_once(), sums_kept():
         whole = coremltools.utils.MultiFunctionDescriptor()
         for name, model in models.items():
             part = Path(place) / f"{name}.mlpackage"
