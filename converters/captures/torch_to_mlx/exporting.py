@@ -20,7 +20,7 @@ from ....errors import BadInputError, UnsupportedError
 from ...common.arrays import from_mlx, to_torch
 from ...common.memory import pass_on_shortage
 from ..tracing import unused_left_out
-from .operations.decompositions import decomposed, traced, updating
+from .operations.decompositions import decomposed, functional
 from .operations.recurrent.recorded import check_packed, kept_whole
 from .ports import ASKED, FIXED, HELD
 from .recording.arguments import Inputs, by_name, leaves, mapped
@@ -129,11 +129,12 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
     drop_answers(program)
     pass_hidden_writes(program)
     detach_blocks(program)
-    functional = decomposed(made_pure(program) or traced(program, updating(program)))
-    order_as_stored(functional)
-    keep_reads_whole(functional)
-    count_reads(functional)
-    return functional
+    pure = made_pure(program)
+    changed = functional(program) if pure is None else decomposed(pure)
+    order_as_stored(changed)
+    keep_reads_whole(changed)
+    count_reads(changed)
+    return changed
 
 
 def functionalized(program: ExportedProgram) -> ExportedProgram:
@@ -236,12 +237,12 @@ def _exported(
     with recording(module, tensors, dynamic) as uses, SameMasks():
         with sizes_open() as sizes:
             program = _export(module, tensors, dynamic)
-        functional = _functional(program)
-    asked = without_indifferent(functional, module, tensors, sizes.conditions, sizes.choices)
-    functional.graph_module.meta.update({FIXED: sizes.fixed, ASKED: asked})
-    lift(functional, uses)
-    check_packed(functional.graph)
-    return functional
+        changed = _functional(program)
+    asked = without_indifferent(changed, module, tensors, sizes.conditions, sizes.choices)
+    changed.graph_module.meta.update({FIXED: sizes.fixed, ASKED: asked})
+    lift(changed, uses)
+    check_packed(changed.graph)
+    return changed
 
 
 def _looked_at(

@@ -56,7 +56,7 @@ def _within() -> Table:
     }
 
 
-def updating(program: ExportedProgram) -> Table:
+def _updating(program: ExportedProgram) -> Table:
     """Return the decompositions of operations in PROGRAM that update running statistics, and do not say so.
 
     All others stay whole when updates in place are written as new tensors: their schemas tell.
@@ -67,7 +67,7 @@ def updating(program: ExportedProgram) -> Table:
     return {norm: _get_decomp_for_cia(norm)} if tracked else {}
 
 
-def traced(program: ExportedProgram, table: Table) -> ExportedProgram:
+def _traced(program: ExportedProgram, table: Table) -> ExportedProgram:
     """Return PROGRAM as torch records it again, with what TABLE names decomposed and nothing in place.
 
     torch's own ``nll_loss`` in Python has other arguments in order than the operation: its shape would be that of a sum.
@@ -87,7 +87,7 @@ def _attempt(program: ExportedProgram, table: Table) -> ExportedProgram | None:
     for kept in (views, torch.ops.aten.reshape.default):
         try:
             _exchange(program, views, kept)
-            return traced(program, table)
+            return _traced(program, table)
         except Exception:  # noqa: S112 - of any kind: the census names the operation
             continue
         finally:
@@ -121,3 +121,10 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
             alone = _attempt(program, {call: function})
             program, refused = (program, refused | {call}) if alone is None else (alone, refused)
     return program
+
+
+def functional(program: ExportedProgram) -> ExportedProgram:
+    """Return PROGRAM as ``decomposed`` does, and without updates in place: in one trace, where that can be recorded."""
+    updates, missing = _updating(program), _missing(program, set())
+    whole = _attempt(program, _within() | missing | updates) if missing else None
+    return decomposed(whole or _traced(program, updates))
