@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from .captures.tracing import unused_left_out
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -147,10 +149,11 @@ def windows(x: Tensor, dim: int, size: int, step: int) -> Any:
 
 def rewritten(program: Any, table: Callable[[], Mapping[Any, Any]]) -> Any:
     """Return PROGRAM, an ``ExportedProgram``, decomposed by Core AI's TABLE, and by ours what that leaves."""
-    core = program.run_decompositions(table())
-    if not any(node.target in REWRITES for node in core.graph.nodes):
-        return core
-    return core.run_decompositions(dict(REWRITES)).run_decompositions(table())
+    with unused_left_out():
+        core = program.run_decompositions(table())
+        if not any(node.target in REWRITES for node in core.graph.nodes):
+            return core
+        return core.run_decompositions(dict(REWRITES)).run_decompositions(table())
 
 
 REWRITES: Final[Mapping[Any, Callable[..., Any]]] = {

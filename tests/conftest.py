@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 
 # The workers of a run share the cores.
@@ -56,28 +54,6 @@ def _returned_buffers_are_overwritten():
     Buffers.lend = lend
     yield
     Buffers.lend = plain
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _composites_of_torch_are_looked_up_once():
-    """Let no recording look up each composite operation of torch for each of its namespaces again."""
-    utils = sys.modules.get("torch._export.utils")
-    if utils is None:  # no test that was collected records
-        yield
-        return
-    plain, seen = utils._materialize_cpp_cia_ops, set()
-    named = sys.modules["torch"]._C._dispatch_get_registrations_for_dispatch_key
-
-    def look_up():
-        names = tuple(named("CompositeImplicitAutograd"))
-        if names not in seen:
-            plain()
-            seen.add(names)
-
-    # A partial: functions of others in torch's modules forbid to keep recordings.
-    utils._materialize_cpp_cia_ops = functools.partial(look_up)
-    yield
-    utils._materialize_cpp_cia_ops = plain
 
 
 def pytest_addoption(parser):

@@ -21,6 +21,7 @@ from ..captures.mlprogram.toolkit import coremltools, quiet, types
 from ..captures.mlprogram.variables import every_operation, variables
 from ..captures.pictured import Pictured, before_model
 from ..captures.positional import record, record_layers
+from ..captures.tracing import unused_left_out
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
 from ..common.users_code import fault_of, first_line
@@ -45,7 +46,7 @@ WRITER: Final = "[MIL FileWriter]"  # begins what coremltools says of a disk tha
 def lowered(graph: Any) -> Any:
     """Return GRAPH with what coremltools does not translate rewritten."""
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        with warnings.catch_warnings(), torch.no_grad(), unused_left_out():
             warnings.simplefilter("ignore")
             return lower(graph)
     except WeighbridgeError:

@@ -17,6 +17,7 @@ from ..captures.constants import UNREAD, unread
 from ..captures.described import recorded_of
 from ..captures.positional import bounded, bounds, in_precision, quiet, record_layers
 from ..captures.program_options import OPSET, ProgramOptions
+from ..captures.tracing import unused_left_out
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
 from ..common.users_code import untranslated
@@ -128,7 +129,7 @@ def translated(graph: Any, signature: Signature, opset: int) -> Any:
         UnsupportedError: an operation has no form in ONNX.
     """
     try:
-        with quiet():
+        with quiet(), unused_left_out():
             program = torch.onnx.export(
                 graph,
                 (),

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+_SKLEARN: Final = "sklearn"
+_NEWEST: Final = (1, 5)  # of scikit-learn, that coremltools 9.0 takes
 
 
 @contextmanager
@@ -24,7 +30,30 @@ def quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-with quiet():
+@contextmanager
+def _without_sklearn() -> Iterator[None]:
+    """Hide scikit-learn in the block where coremltools would only import it, pandas too, and then refuse its version.
+
+    That is half of the time that coremltools takes to import.
+    """
+    if _SKLEARN in sys.modules or not _too_new():
+        yield
+        return
+    sys.modules[_SKLEARN] = None  # type: ignore[assignment]  # as Python's documentation says to hide one
+    try:
+        yield
+    finally:
+        del sys.modules[_SKLEARN]
+
+
+def _too_new() -> bool:
+    try:
+        return tuple(map(int, version("scikit-learn").split(".")[:2])) > _NEWEST
+    except (PackageNotFoundError, ValueError):
+        return False
+
+
+with quiet(), _without_sklearn():
     import coremltools
     from coremltools.converters.mil.frontend.milproto.load import load as load_mil
     from coremltools.converters.mil.mil import types
