@@ -1,6 +1,6 @@
 """The messages that a package is made of, without the rest of coremltools.
 
-Importing coremltools imports torch, scikit-learn and whatever else it finds, which takes seconds; its
+Importing coremltools imports torch and whatever else it finds, which takes seconds; its
 protobuf modules need none of it. They are loaded under a name of ours, and protobuf gives both names
 the same classes, so that coremltools, if it is imported later, takes what was read here.
 """
