@@ -29,7 +29,7 @@ from ..values import Array
 from .compat import bound_constants, lower
 from .form import Form, form_of, tensor_types
 from .made import Origins
-from .naming import FORGETTING, NAMING, is_sum, sums_kept
+from .naming import FORGETTING, NAMING, is_sum, rounded_kept, sums_kept
 from .options import TARGETS, PackageOptions
 from .precision import COMPUTES, Selection, beyond_half
 from .translations import any_length
@@ -68,7 +68,7 @@ def convert(graph: Any, form: Form, selection: Selection) -> Any:
     # In float16 a sum of what was rounded already would err more than one that is rounded once.
     folded = form.options.folded or selection.compute == "float16"
     try:
-        with quiet(), nullcontext() if folded else sums_kept():
+        with quiet(), nullcontext() if folded else sums_kept(), rounded_kept(selection.exact):
             return coremltools.convert(
                 graph,
                 **described,

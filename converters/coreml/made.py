@@ -19,7 +19,7 @@ from ..captures.mlprogram.variables import scalars, weights
 from ..models.pictures import CHANNELS
 from ..values import Array
 from .manifest import match_scalars
-from .precision import before_rounding
+from .naming import before_rounding
 from .translations import recurrent_parts
 
 MODULE: Final = "module."  # what the exporter's wrapper puts before every name

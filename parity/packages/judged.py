@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ...converters.captures.mlprogram.arithmetic import tensors_of
 from ...converters.checkpoints.formats.onnx_model import OnnxFile
 from ...converters.common.dtypes import FLOATS
+from ...converters.models.program_files import ProgramFile, recorded
 from ...converters.values import Array
 from ...errors import BadInputError
 from ..goldens.recorder import unused_of
 from ..probes.probes import Probe
 from ..weights.reference_index import Explanation
 from ..weights.sketches.sketch import Sketch, Weights
-from ..weights.weights import program_weights
+from ..weights.weights import Constants, program_weights
+from .ahead import changed_since, computed_ahead
 from .constants import Rules, bears_out, contradictions, explain_made, is_explained, rules_of
 from .exact import exact_constants, exact_scalars, likely_scalars, put_back
 from .likely import likely_rules
@@ -52,6 +55,8 @@ def judge(
         unused = partial(unused_of, golden)
         explained = explain_made(found, manifest, weights, sketches, source, unused)
         candidate.constants = unrounded_constants(golden, candidate, explained, source)
+        candidate.constants |= computed_ahead(golden, candidate, explained, manifest)
+        explained = changed_since(explained, weights, source)
         return explained, [*contradictions(manifest, explained, weights, sketches, source)]
     package = JudgedPackage(candidate.program, candidate.weights, golden.sketches, source)
     package = package.with_likely(found, golden.probes)
@@ -117,8 +122,11 @@ def likely_of(
 def with_numbers(golden: Golden, candidate: Candidate) -> Weights:
     """Return the weights of CANDIDATE; of a package without a manifest numbers that a tensor explains too.
 
-    Which of its constants without axes are weights is known from the reference's tensors of one element.
+    Which of its constants without axes are weights is known from the reference's tensors of one element. Of
+    other files those that the reference computes from such tensors, where no constant carries them.
     """
+    if isinstance(file := candidate.model.tensors, ProgramFile):
+        return with_computed_numbers(golden, file, candidate.weights)
     if candidate.program is None or candidate.manifest:
         return candidate.weights
     single = {
@@ -135,6 +143,25 @@ def with_numbers(golden: Golden, candidate: Candidate) -> Weights:
     return program_weights(candidate.program, named | computed_numbers(golden, numbers, lost))
 
 
+def with_computed_numbers(golden: Golden, file: ProgramFile, weights: Weights) -> Weights:
+    """Return the WEIGHTS of FILE, with those numbers that the reference of GOLDEN computes from lost tensors."""
+    manifest = recorded(file)
+    known = {it["key"] for it in dict(manifest.get("weights") or {}).values()}
+    known |= {key for rule in rules_of(manifest).values() for key in tensors_of(rule)}
+    lost = {
+        name
+        for name, it in golden.sketches.items()
+        if math.prod(it.shape) == 1 and it.dtype in FLOATS and name not in known
+    }
+    numbers = {
+        name: file.read(name)
+        for name, it in (file.headers.items() if lost else ())
+        if not it.shape and it.dtype in FLOATS and name not in weights.headers
+    }
+    found = computed_numbers(golden, numbers, lost)
+    return Constants(file, {*weights.headers, *found}) if found else weights
+
+
 def computed_numbers(
     golden: Golden, numbers: Mapping[str, Array], lost: Collection[str]
 ) -> set[str]:
@@ -146,7 +173,10 @@ def computed_numbers(
         return set()
     source = SourceTensors(golden.model)
     source.compute(golden.probes, {1})
-    made = [it.value for it in source.computed.values() if {*map(source.own, it.parts)} & {*lost}]
+    if any(it.dtype == np.float16 for it in numbers.values()):
+        source.compute_in_half(golden.probes, {1})
+    computed = [it for way in (source.computed, *source.in_half.values()) for it in way.values()]
+    made = [it.value for it in computed if {*map(source.own, it.parts)} & {*lost}]
     return {name for name, it in numbers.items() if any(bears_out(value, it) for value in made)}
 
 
