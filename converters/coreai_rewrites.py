@@ -149,14 +149,12 @@ def max_pool3d(
     whole = x if x.ndim == 5 else x.unsqueeze(0)
     batch, channels, depth, height, width = whole.shape
     flat = whole.reshape(batch, channels * depth, height, width)
-    rows = (it[1:] for it in (size, stride, pads, apart))
-    flat = torch.max_pool2d(flat, *rows, ceil_mode)
+    flat = torch.max_pool2d(flat, size[1:], stride[1:], pads[1:], apart[1:], ceil_mode)
     high, wide = flat.shape[2:]
     deep = flat.reshape(batch, channels, depth, high * wide)
-    along = (
-        [it[0], rest] for it, rest in zip((size, stride, pads, apart), (1, 1, 0, 1), strict=True)
-    )
-    deep = torch.max_pool2d(deep, *along, ceil_mode)
+    along = ([it[0], rest] for it, rest in ((size, 1), (stride, 1), (pads, 0), (apart, 1)))
+    first, step, pad, between = along
+    deep = torch.max_pool2d(deep, first, step, pad, between, ceil_mode)
     found = deep.reshape(batch, channels, deep.shape[2], high, wide)
     return found if x.ndim == 5 else found.squeeze(0)
 

@@ -38,7 +38,12 @@ from .writing import ExportReport, Made, describe, save, save_functions, written
 
 # Folding changes weights beyond recognition; Core ML's own compiler folds again on the device.
 # A product and a sum as a batch norm of variance 1 get its epsilon: 5e-6 of the output (coremltools 9.0).
-KEPT_APART: Final = ("common::fuse_conv_batchnorm", "common::fuse_elementwise_to_batchnorm")
+# A PReLU whose slopes are one number becomes a leaky ReLU, in which no constant carries them.
+KEPT_APART: Final = (
+    "common::fuse_conv_batchnorm",
+    "common::fuse_elementwise_to_batchnorm",
+    "common::prelu_to_lrelu",
+)
 WRITER: Final = "[MIL FileWriter]"  # begins what coremltools says of a disk that refuses
 
 

@@ -16,8 +16,8 @@ from ...errors import UnsupportedError, WeighbridgeError
 from ..captures.constants import UNREAD, unread
 from ..captures.described import recorded_of
 from ..captures.positional import bounded, bounds, in_precision, quiet, record_layers
-from ..captures.rewrites import distances
 from ..captures.program_options import OPSET, ProgramOptions
+from ..captures.rewrites import distances
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
 from ..common.users_code import untranslated
@@ -32,10 +32,9 @@ from .recurrent import any_length, exact_tanh, translations
 from .writing import require_place, write
 
 WORD: Final = re.compile(r"\w+")
-REWRITES: Final[Mapping[Any, Callable[..., Any]]] = {
-    operation: distances
-    for operation in (torch.ops.aten._cdist_forward.default, torch.ops.aten.cdist.default)
-}
+REWRITES: Final[Mapping[Any, Callable[..., Any]]] = dict.fromkeys(
+    (torch.ops.aten._cdist_forward.default, torch.ops.aten.cdist.default), distances
+)
 OURS: Final = "module"  # the module, inside the one that is exported
 
 
@@ -189,13 +188,19 @@ def beginning(error: BaseException) -> BaseException:
 def rename(graph: Any) -> None:
     """Name the initializers of GRAPH and the origins of its nodes as the module does; drop the rest.
 
-    What the exporter notes of a node besides holds lines and paths of source code.
+    A value in between that has the name of an initializer gets another one; an initializer that has the name of
+    an input or output keeps its own. What the exporter notes of a node besides holds lines and paths of source code.
     """
-    names = {it.name: it.name.removeprefix(f"{OURS}.") for it in graph.initializer}
-    for tensor in graph.initializer:
-        tensor.name = names[tensor.name]
+    ports = {it.name for it in (*graph.input, *graph.output)}
+    plain = {it.name: it.name.removeprefix(f"{OURS}.") for it in graph.initializer}
+    names = {old: old if new in ports else new for old, new in plain.items()}
+    held = {*names.values()}
+    names |= {it: f"{it}/value" for node in graph.node for it in node.output if it in held}
+    for value in (*graph.initializer, *graph.value_info):
+        value.name = names.get(value.name, value.name)
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
         scopes = next((it.value for it in node.metadata_props if it.key == SCOPES), "")
         del node.metadata_props[:]
         node.doc_string = ""

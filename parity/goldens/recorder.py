@@ -201,7 +201,7 @@ class Recorder:
         from ..reference.several import in_one_run
 
         step(f"checking: the source's own {dtype}")
-        module = narrow_module(self.model, dtype)
+        module = narrow_module(self.model, dtype, self.probes)
         with running(f"{self.model.spec} in {dtype}"):
             found = module_outputs(module, self.signature, self.probes, dtype)
             about, routed = (self.signature, self.probes), has_experts(module)
@@ -236,7 +236,9 @@ class Recorder:
         storage, _, dtype = key.rpartition("/")
         step(f"checking: the source's own {dtype}, in several runs")
         wide = dtype == "float32"
-        module = self.module(dtype, storage) if wide else narrow_module(self.model, dtype)
+        module = (
+            self.module(dtype, storage) if wide else narrow_module(self.model, dtype, self.probes)
+        )
         with constants_of(storage), running(self.model.spec):
             return in_several_runs(module, dtype, self.signature, self.probes, wanted, once)
 

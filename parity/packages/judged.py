@@ -13,7 +13,6 @@ import numpy as np
 from ...converters.captures.mlprogram.arithmetic import tensors_of
 from ...converters.checkpoints.formats.onnx_model import OnnxFile
 from ...converters.common.dtypes import FLOATS
-from ...converters.models.program_files import ProgramFile, recorded
 from ...converters.values import Array
 from ...errors import BadInputError
 from ..goldens.recorder import unused_of
@@ -125,10 +124,10 @@ def with_numbers(golden: Golden, candidate: Candidate) -> Weights:
     Which of its constants without axes are weights is known from the reference's tensors of one element. Of
     other files those that the reference computes from such tensors, where no constant carries them.
     """
-    if isinstance(file := candidate.model.tensors, ProgramFile):
-        return with_computed_numbers(golden, file, candidate.weights)
-    if candidate.program is None or candidate.manifest:
+    if candidate.manifest is None:
         return candidate.weights
+    if candidate.program is None or candidate.manifest:
+        return with_computed_numbers(golden, candidate, candidate.manifest)
     single = {
         name: it.moments.mean
         for name, it in golden.sketches.items()
@@ -143,23 +142,36 @@ def with_numbers(golden: Golden, candidate: Candidate) -> Weights:
     return program_weights(candidate.program, named | computed_numbers(golden, numbers, lost))
 
 
-def with_computed_numbers(golden: Golden, file: ProgramFile, weights: Weights) -> Weights:
-    """Return the WEIGHTS of FILE, with those numbers that the reference of GOLDEN computes from lost tensors."""
-    manifest = recorded(file)
+def with_computed_numbers(
+    golden: Golden, candidate: Candidate, manifest: Mapping[str, Any]
+) -> Weights:
+    """Return the weights of CANDIDATE, with numbers that the reference computes from tensors that MANIFEST lacks."""
+    weights, program = candidate.weights, candidate.program
+    file: Any = candidate.model.tensors
     known = {it["key"] for it in dict(manifest.get("weights") or {}).values()}
     known |= {key for rule in rules_of(manifest).values() for key in tensors_of(rule)}
     lost = {
-        name
+        name: np.asarray(it.moments.mean)
         for name, it in golden.sketches.items()
         if math.prod(it.shape) == 1 and it.dtype in FLOATS and name not in known
     }
-    numbers = {
-        name: file.read(name)
-        for name, it in (file.headers.items() if lost else ())
-        if not it.shape and it.dtype in FLOATS and name not in weights.headers
-    }
-    found = computed_numbers(golden, numbers, lost)
-    return Constants(file, {*weights.headers, *found}) if found else weights
+    if not lost:
+        return weights
+    numbers = program.scalars() if program else numbers_in(file)
+    free = {name: it for name, it in numbers.items() if name not in weights.headers}
+    found = {n for n, it in free.items() if any(bears_out(one, it) for one in lost.values())}
+    found |= computed_numbers(golden, free, lost)
+    if not found:
+        return weights
+    return (
+        program_weights(program, found) if program else Constants(file, {*weights.headers, *found})
+    )
+
+
+def numbers_in(file: Any) -> dict[str, Array]:
+    """Return the constants in floating point of FILE that have no axes."""
+    single = (n for n, it in file.headers.items() if not it.shape and it.dtype in FLOATS)
+    return {name: file.read(name) for name in single}
 
 
 def computed_numbers(
