@@ -204,8 +204,12 @@ def places_of(
     """Return the operation of ASSET that computes what leaves each submodule inside WHOLE: by values."""
     step("finding the submodules")
     inputs = drawn(signature, limits)
-    with torch.no_grad(), recording(whole.module, None) as found:
-        whole(*(inputs[name] for name in whole.names))
+    try:
+        with torch.no_grad(), recording(whole.module, None) as found:
+            whole(*(inputs[name] for name in whole.names))
+    except Exception as error:  # PyTorch cannot run all in float16 that it can record
+        pass_on_shortage(error)
+        return {}
     try:
         values = asset.process.ask("computed", {name: it.numpy() for name, it in inputs.items()})
     except WeighbridgeError:  # the program runs, and cannot be looked into

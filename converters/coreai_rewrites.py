@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from .captures.rewrites import distances
 from .captures.tracing import unused_left_out
 
 if TYPE_CHECKING:
@@ -119,20 +120,6 @@ def cumprod(x: Tensor, dim: int, *, dtype: Any = None) -> Any:
     return found if found is not x else x.clone()
 
 
-def distances(one: Tensor, other: Tensor, p: float, _: Any) -> Tensor:
-    """Return how far each row of ONE is from each of OTHER, by the norm P."""
-    apart = torch.abs(one.unsqueeze(-2) - other.unsqueeze(-3))
-    if p == 2:
-        return torch.sqrt(torch.square(apart).sum(-1))
-    if p == 1:
-        return apart.sum(-1)
-    if p == float("inf"):
-        return apart.amax(-1)
-    if p == 0:
-        return torch.ne(apart, 0).to(apart.dtype).sum(-1)
-    return torch.pow(torch.pow(apart, p).sum(-1), 1 / p)
-
-
 def windows(x: Tensor, dim: int, size: int, step: int) -> Any:
     """Return windows of SIZE elements that begin STEP apart, their elements as the last axis."""
     length = x.shape[dim]
@@ -147,14 +134,47 @@ def windows(x: Tensor, dim: int, size: int, step: int) -> Any:
     return found.permute(*axes, dim + 1)
 
 
+def max_pool3d(
+    x: Tensor,
+    size: list[int],
+    stride: list[int] | None = None,
+    padding: list[int] | None = None,
+    dilation: list[int] | None = None,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """Return the largest elements of windows of three axes: of the last two, and of these along the first."""
+    pads, apart = padding or [0], dilation or [1]
+    size, stride, pads, apart = (
+        [*it] * (3 // len(it)) for it in (size, stride or size, pads, apart)
+    )
+    whole = x if x.ndim == 5 else x.unsqueeze(0)
+    batch, channels, depth, height, width = whole.shape
+    flat = whole.reshape(batch, channels * depth, height, width)
+    flat = torch.max_pool2d(flat, size[1:], stride[1:], pads[1:], apart[1:], ceil_mode)
+    high, wide = flat.shape[2:]
+    deep = flat.reshape(batch, channels, depth, high * wide)
+    along = ([it[0], rest] for it, rest in ((size, 1), (stride, 1), (pads, 0), (apart, 1)))
+    first, step, pad, between = along
+    deep = torch.max_pool2d(deep, first, step, pad, between, ceil_mode)
+    found = deep.reshape(batch, channels, deep.shape[2], high, wide)
+    return found if x.ndim == 5 else found.squeeze(0)
+
+
 def rewritten(program: Any, table: Callable[[], Mapping[Any, Any]]) -> Any:
     """Return PROGRAM, an ``ExportedProgram``, decomposed by Core AI's TABLE, and by ours what that leaves."""
     with unused_left_out():
+        if early := {
+            it: EARLY[it] for it in EARLY if any(node.target is it for node in program.graph.nodes)
+        }:
+            program = program.run_decompositions(early)
         core = program.run_decompositions(table())
         if not any(node.target in REWRITES for node in core.graph.nodes):
             return core
         return core.run_decompositions(dict(REWRITES)).run_decompositions(table())
 
+
+# What Core AI's own table makes something else of first, which says less.
+EARLY: Final[Mapping[Any, Callable[..., Any]]] = {ATEN.max_pool3d.default: max_pool3d}
 
 REWRITES: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN._cdist_forward.default: distances,

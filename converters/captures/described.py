@@ -154,10 +154,11 @@ def attempts(array: Array, alike: Mapping[str, Array]) -> Iterator[list[Any]]:
                 yield from (["add", source, 1.0], ["sub", 1.0, source])
             continue
         square = float((own * own).sum()) or 1.0
-        yield ["add", source, float(np.float32((array - own).mean()))]
+        added = float(np.float32((array - own).mean()))
+        yield from (["add", source, it] for it in (float(f"{added:.3g}"), added))
         factor = float(np.float32((own * array).sum() / square))
         if factor:  # anything times zero is zeros
-            yield ["mul", source, factor]
+            yield from (["mul", source, it] for it in (float(f"{factor:.3g}"), factor))
 
 
 def rows_of(

@@ -19,6 +19,7 @@ from ..common.memory import pass_on_shortage
 from ..common.users_code import fault_of, first_line
 from ..models.factories import copied
 from ..models.signature import Port, Signature
+from .throughout import throughout
 from .tracing import unused_left_out
 
 EXPERTS: Final = "_experts_implementation_internal"  # in a configuration of transformers
@@ -69,7 +70,18 @@ class Positional(torch.nn.Module):
 
 
 class Halved(Positional):
-    """A module in float16; inputs in floating point are rounded for it."""
+    """A module in float16; inputs in floating point are rounded for it.
+
+    One that stops in float16, where it asks for float32 by name, is in float16 throughout.
+    """
+
+    def fitted(self, inputs: tuple[Tensor, ...]) -> None:
+        """Find out by INPUTS whether the module asks for float32."""
+        try:
+            self(*inputs)
+        except Exception as error:  # whatever a user's module raises
+            pass_on_shortage(error)
+            throughout(self.module, torch.float16)
 
     def call(self, named: Mapping[str, Tensor]) -> Any:
         """Call the module with its inputs by name."""
@@ -166,6 +178,8 @@ def record(
             warnings.simplefilter("ignore")
             whole = wrapper(module.eval(), signature).eval()
             whole.integers = integers
+            if isinstance(whole, Halved):
+                whole.fitted(inputs)
             with unused_left_out(varying=bool(dims)):
                 return torch.export.export(whole, inputs, dynamic_shapes=(dynamic,))
     except WeighbridgeError:

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map_only
 
 from ...errors import UnsupportedError
 from ..captures.mlprogram.toolkit import quiet
+from ..captures.rewrites import distances
 from ..common.hints import counted
 
 with quiet():
@@ -124,6 +125,7 @@ MISTRANSLATED: Final[Mapping[Any, Callable[..., Any]]] = {
 DECOMPOSITIONS: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.__and__.Tensor: ATEN.bitwise_and.Tensor,
     ATEN.__or__.Tensor: boolean_or,
+    ATEN._cdist_forward.default: distances,
     ATEN.alias.default: ATEN.clone.default,
     ATEN.bitwise_or.Tensor: boolean_or,
     ATEN.where.ScalarOther: where_scalar,

@@ -30,7 +30,7 @@ from ..values import Array
 from .compat import bound_constants, lower, programs_checked_once
 from .form import Form, form_of, tensor_types
 from .made import Origins
-from .naming import FORGETTING, NAMING, is_sum, sums_kept
+from .naming import FORGETTING, NAMING, is_sum, rounded_kept, sums_kept
 from .options import TARGETS, PackageOptions
 from .precision import COMPUTES, Selection, beyond_half
 from .translations import any_length
@@ -39,7 +39,12 @@ from .writing import ExportReport, Made, describe, save, save_functions, written
 
 # Folding changes weights beyond recognition; Core ML's own compiler folds again on the device.
 # A product and a sum as a batch norm of variance 1 get its epsilon: 5e-6 of the output (coremltools 9.0).
-KEPT_APART: Final = ("common::fuse_conv_batchnorm", "common::fuse_elementwise_to_batchnorm")
+# A PReLU whose slopes are one number becomes a leaky ReLU, in which no constant carries them.
+KEPT_APART: Final = (
+    "common::fuse_conv_batchnorm",
+    "common::fuse_elementwise_to_batchnorm",
+    "common::prelu_to_lrelu",
+)
 WRITER: Final = "[MIL FileWriter]"  # begins what coremltools says of a disk that refuses
 
 
@@ -69,7 +74,8 @@ def convert(graph: Any, form: Form, selection: Selection) -> Any:
     # In float16 a sum of what was rounded already would err more than one that is rounded once.
     folded = form.options.folded or selection.compute == "float16"
     try:
-        with quiet(), programs_checked_once(), nullcontext() if folded else sums_kept():
+        sums = nullcontext() if folded else sums_kept()
+        with quiet(), programs_checked_once(), sums, rounded_kept(selection.exact):
             return coremltools.convert(
                 graph,
                 **described,

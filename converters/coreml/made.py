@@ -14,12 +14,19 @@ import torch
 
 from ..captures.constants import match_weights, origin_of
 from ..captures.described import folded, picked_from, rows_of
-from ..captures.mlprogram.arithmetic import FUNCTIONS, INVERTED, evaluate, rounds_to, tensors_of
+from ..captures.mlprogram.arithmetic import (
+    FUNCTIONS,
+    INVERTED,
+    evaluate,
+    rounds_to,
+    tensors,
+    tensors_of,
+)
 from ..captures.mlprogram.variables import scalars, weights
 from ..models.pictures import CHANNELS
 from ..values import Array
 from .manifest import match_scalars
-from .precision import before_rounding
+from .naming import before_rounding
 from .translations import recurrent_parts
 
 MODULE: Final = "module."  # what the exporter's wrapper puts before every name
@@ -153,6 +160,7 @@ def constants_described(
     rest = {name: array for name, array in constants.items() if name not in found}
     others = {name: array for name, array in numbers.items() if name not in found}
     made = rules(rest, module, origins) | rules_of_tensors(others, exact, module, origins)
+    made |= products_with(constants, found, module, origins)
     made |= of_channels({name: array for name, array in rest.items() if name not in made}, exact)
     keys = {key for rule in made.values() for key in tensors_of(rule)}
     return {
@@ -161,6 +169,21 @@ def constants_described(
         "origins": {key: origin_of(state[key]) for key in sorted(keys)},
         "exact": exact_scalars(numbers, exact),
     }
+
+
+def products_with(
+    constants: Mapping[str, Array],
+    found: Mapping[str, Any],
+    module: torch.nn.Module,
+    origins: Origins,
+) -> dict[str, dict[str, Any]]:
+    """Return the rules of those CONSTANTS that are tensors, as FOUND, and made of others besides.
+
+    So is a weight with its norms, where it has these norms already.
+    """
+    whole = {name: origins.expression(before_rounding(name)) for name in constants.keys() & found}
+    joint = {name for name, it in whole.items() if len({*tensors(it)}) > 1}
+    return rules({name: constants[name] for name in sorted(joint)}, module, origins)
 
 
 def of_channels(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..captures.constants import digest, entry, values_of
 from ..values import Array
-from .precision import before_rounding
+from .naming import before_rounding
 
 # What coremltools appends to a node's name: for float16, and for 16-bit indices.
 SUFFIXES: Final = ("", "_cast_fp16", "_cast_fp16_cast_uint16")

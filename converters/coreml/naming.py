@@ -7,15 +7,20 @@ that a name said nothing, or another node, of its origin.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
+import numpy as np
+
 from ..captures.mlprogram.toolkit import quiet
+from ..values import Array
 
 with quiet():
     from coremltools.converters.mil.mil import Var
+    from coremltools.converters.mil.mil.passes.defs.cleanup import noop_elimination
     from coremltools.converters.mil.mil.passes.graph_pass import AbstractGraphPass
     from coremltools.converters.mil.mil.passes.pass_registry import PASS_REGISTRY, register_pass
 
@@ -51,6 +56,15 @@ class ForgetOutputTypes(AbstractGraphPass):  # type: ignore[misc]
             function.set_output_types(None)
 
 
+def before_rounding(name: str) -> str:
+    """Return what coremltools called a variable before it cast it to float16.
+
+    >>> before_rounding("const_61_to_fp16"), before_rounding("linear_0_cast_fp16")
+    ('const_61', 'linear_0')
+    """
+    return re.sub(r"_(?:cast|to)_fp16(?:_\d+)?$", "", name)
+
+
 def operations(block: Any) -> Iterator[Any]:
     """Yield the operations of BLOCK and of the blocks inside them."""
     for operation in block.operations:
@@ -73,6 +87,31 @@ def sums_kept() -> Iterator[None]:
 
     with patch.object(Var, "can_be_folded_to_const", ours):
         yield
+
+
+def rounded_kept(exact: Mapping[str, Array]) -> Any:
+    """Let coremltools keep what multiplies by a number that float16 alone makes 1, or adds one that it makes 0.
+
+    In the block it would leave such operations out as if they did nothing. EXACT are constants before they were
+    rounded, known once it has begun to cast.
+    """
+    theirs = noop_elimination._match_pattern
+
+    def ours(operation: Any) -> Any:
+        alike = (
+            it for it in operation.inputs.values() if isinstance(it, Var) and is_rounded(it, exact)
+        )
+        return None if any(alike) else theirs(operation)
+
+    return patch.object(noop_elimination, "_match_pattern", ours)
+
+
+def is_rounded(variable: Any, exact: Mapping[str, Array]) -> bool:
+    """Say whether VARIABLE is a constant in float16 with other numbers than it has in EXACT."""
+    before = exact.get(before_rounding(variable.name))
+    if before is None or variable.val is None or variable.val.dtype != np.float16:
+        return False
+    return not np.array_equal(before, variable.val)
 
 
 def scales_kept() -> Any:

@@ -6,7 +6,6 @@ position 2,000 a rotary angle is off by a radian. Squares of norms overflow at 2
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from ..captures.mlprogram.program import Program
 from ..captures.mlprogram.texts import Text, run_program
 from ..captures.mlprogram.watching import SENTINEL
 from ..values import Array
-from .naming import is_sum
+from .naming import before_rounding, is_sum
 
 HALF_MAXIMUM: Final = 65504.0
 COMPUTES: Final = ("mixed", "float16", "float32")
@@ -40,15 +39,6 @@ SCALES: Final = frozenset(
     }
 )
 PRODUCTS: Final = frozenset({"mul", "real_div"})
-
-
-def before_rounding(name: str) -> str:
-    """Return what coremltools called a variable before it cast it to float16.
-
-    >>> before_rounding("const_61_to_fp16"), before_rounding("linear_0_cast_fp16")
-    ('const_61', 'linear_0')
-    """
-    return re.sub(r"_(?:cast|to)_fp16(?:_\d+)?$", "", name)
 
 
 def flat(operation: Any) -> Iterator[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -17,6 +17,7 @@ from ..captures.constants import UNREAD, unread
 from ..captures.described import recorded_of
 from ..captures.positional import bounded, bounds, in_precision, quiet, record_layers
 from ..captures.program_options import OPSET, ProgramOptions
+from ..captures.rewrites import distances
 from ..captures.tracing import unused_left_out
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
@@ -32,6 +33,9 @@ from .recurrent import any_length, exact_tanh, translations
 from .writing import require_place, write
 
 WORD: Final = re.compile(r"\w+")
+REWRITES: Final[Mapping[Any, Callable[..., Any]]] = dict.fromkeys(
+    (torch.ops.aten._cdist_forward.default, torch.ops.aten.cdist.default), distances
+)
 OURS: Final = "module"  # the module, inside the one that is exported
 
 
@@ -119,7 +123,33 @@ def graph_of(
     rename(proto.graph)
     name_sizes(proto.graph, signature)
     exact_tanh(proto.graph)
+    if precision == "float16":
+        plain_squares(proto.graph)
     return proto, unread(graph)
+
+
+def rewritten(graph: Any) -> Any:
+    """Return GRAPH, an ``ExportedProgram``, with what PyTorch's exporter does not translate computed by others."""
+    there = {node.target for node in graph.graph.nodes} & REWRITES.keys()
+    return graph.run_decompositions({it: REWRITES[it] for it in there}) if there else graph
+
+
+def plain_squares(graph: Any) -> None:
+    """Let the nodes of GRAPH that raise to the power of 2 multiply instead.
+
+    By such a power onnxruntime knows norms that are written out, and makes them one operation: of an input
+    that was just rounded to float16 one that it cannot load (1.32.0), or one with another epsilon.
+    """
+    numbers = {
+        node.output[0]: onnx.numpy_helper.to_array(it.t)
+        for node in graph.node
+        for it in node.attribute
+        if node.op_type == "Constant" and it.name == "value"
+    }
+    for node in (it for it in graph.node if it.op_type == "Pow"):
+        power = numbers.get(node.input[1])
+        if power is not None and power.size == 1 and power == 2:
+            node.op_type, node.input[1] = "Mul", node.input[0]
 
 
 def translated(graph: Any, signature: Signature, opset: int) -> Any:
@@ -131,7 +161,7 @@ def translated(graph: Any, signature: Signature, opset: int) -> Any:
     try:
         with quiet(), unused_left_out():
             program = torch.onnx.export(
-                graph,
+                rewritten(graph),
                 (),
                 dynamo=True,
                 optimize=False,  # folding changes weights beyond recognition; runtimes fold when they load
@@ -159,13 +189,19 @@ def beginning(error: BaseException) -> BaseException:
 def rename(graph: Any) -> None:
     """Name the initializers of GRAPH and the origins of its nodes as the module does; drop the rest.
 
-    What the exporter notes of a node besides holds lines and paths of source code.
+    A value in between that has the name of an initializer gets another one; an initializer that has the name of
+    an input or output keeps its own. What the exporter notes of a node besides holds lines and paths of source code.
     """
-    names = {it.name: it.name.removeprefix(f"{OURS}.") for it in graph.initializer}
-    for tensor in graph.initializer:
-        tensor.name = names[tensor.name]
+    ports = {it.name for it in (*graph.input, *graph.output)}
+    plain = {it.name: it.name.removeprefix(f"{OURS}.") for it in graph.initializer}
+    names = {old: old if new in ports else new for old, new in plain.items()}
+    held = {*names.values()}
+    names |= {it: f"{it}/value" for node in graph.node for it in node.output if it in held}
+    for value in (*graph.initializer, *graph.value_info):
+        value.name = names.get(value.name, value.name)
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
         scopes = next((it.value for it in node.metadata_props if it.key == SCOPES), "")
         del node.metadata_props[:]
         node.doc_string = ""

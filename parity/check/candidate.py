@@ -110,6 +110,9 @@ class Candidate:
     @cached_property
     def storage(self) -> str:
         """The dtype in which it keeps its weights: a 16-bit one, or ``float32`` for any wider."""
+        file = self.model.tensors
+        if isinstance(file, ProgramFile) and file.narrow and not self.weights.headers:
+            return "float16"  # the numbers that it computes with are, and no weight says so
         return storage_dtype(self.weights)
 
     @cached_property

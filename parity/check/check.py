@@ -25,6 +25,7 @@ from ..configuration.stage import (
 )
 from ..goldens.golden import Golden
 from ..goldens.recorder import unused_of
+from ..packages.ahead import weights_stage
 from ..packages.encoded import without_encoder
 from ..packages.judged import judge, refuse_untrue, with_numbers
 from ..probes import coverage
@@ -123,6 +124,8 @@ class Check(Runs):
         stages += [*towers, auxiliary, *(self.runs() if runs else []), *self.given]
         if sees:
             stages = self.with_pictures(stages)
+        if any((it.name, it.status) == ("fingerprints", "fail") for it in stages):
+            stages = weights_stage(stages, self.ahead)
         if self.golden.more != before:  # bounds are wider than they were
             golden = self.golden.in_several_runs("stored/float32")
             stages[1] = configuration_stage(golden, self.candidate)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 
-from ...converters.captures.mlprogram.arithmetic import makes_numbers
 from ...converters.common.dtypes import unit_roundoff
 from ...converters.models import Model
 from ...converters.runtimes import Runner
@@ -16,6 +15,7 @@ from ..goldens.golden import Golden
 from ..goldens.recorder import Recorder
 from ..goldens.rounding import CONSTANTS, SCALARS
 from ..packages.activations import activations_stage
+from ..packages.ahead import Ahead
 from ..packages.finite import finite_stage
 from ..probes import coverage
 from ..probes.probes import Probe, compared
@@ -23,6 +23,7 @@ from ..reference.floors import floor, studied_elsewhere
 from ..weights.fingerprints import Explanation
 from ..weights.merges.kept import as_kept
 from ..weights.orders import shorten
+from ..weights.weights import base_weights
 from .batches import Ran, alone_of
 from .candidate import Candidate, unrunnable
 from .distances import Distance
@@ -115,18 +116,22 @@ class Runs:
         """Return the failed STAGE, unverified where constants that were computed in float16 may have made its error.
 
         An exporter computes what a half-precision module makes of its weights alone ahead of time, in half
-        precision; in an ML program such constants are put back.
+        precision. Those of which it is known how are put back.
         """
-        candidate = self.candidate
-        made = [
-            it.name for it in self.explanations if it.kind == "made" and makes_numbers(it.detail)
-        ]
-        headers = candidate.weights.headers if stage.status == "fail" and made else {}
-        folded = [it for it in made if it in headers and headers[it].dtype == "F16"]
-        if candidate.program is not None or not within(stage, len(folded)):
+        if stage.status != "fail" or self.candidate.storage != "float16":
+            return stage
+        folded = [*self.ahead.narrow, *self.ahead.lost]
+        if not within(stage, len(folded)):
             return stage
         detail = f"computed in float16 ahead of time: {shorten(folded, 3)}; which may be why: {stage.detail}"
         return stage._replace(status="unverified", detail=detail)
+
+    @property
+    def ahead(self) -> Ahead:
+        """What of the candidate may be computed ahead of time."""
+        source = self.golden.model
+        read = base_weights(source).read if source else None
+        return Ahead(self.candidate, self.explanations, read)
 
     def by_scales(self, stage: Stage) -> Stage:
         """Return the failed STAGE, unverified where scales of 8-bit codes in float16 may have made its error.
@@ -173,7 +178,8 @@ class Runs:
             return [Stage("precision", "skipped", "ships in float32, which structure covers")]
         runner = self.candidate.precision
         if runner is None or f"stored/{shipped}" not in self.golden.errors:
-            reason = f"the golden has no recording of the source in {shipped}; record it again"
+            unrecorded = f"the golden has no recording of the source in {shipped}; record it again"
+            reason = self.golden.provenance.get("refused", {}).get(shipped, unrecorded)
             return [Stage("precision", "unverified", reason)]
         (stage,) = map(self.by_scales, self.measure("precision", runner, "stored", shipped))
         probes = [self.golden.probes[index] for index in self.probes]

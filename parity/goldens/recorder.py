@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache as remembered
 from functools import cached_property, partial
@@ -20,7 +20,7 @@ from ...converters.common.users_code import running
 from ...converters.configs.to_mlx import known
 from ...converters.models import PROGRAMS, Model, Signature
 from ...converters.values import Array
-from ...errors import BadInputError
+from ...errors import BadInputError, UsersCodeError
 from ..check.distances import select_tokens
 from ..check.verdict import plain
 from ..configuration.effects import of_unread
@@ -83,6 +83,7 @@ class Recorder:
         chosen: a user's own probes.
         reads: the keys of the configuration that the source's code reads, once it has run.
         unreached: the experts that no probe chose, in words, once it has run.
+        refused: why it does not run in a dtype of 16 bits, by that.
         outlives: whether the golden outlives its source: then all of its weights are sketched, and what
             no output needs is found out.
         slopes: how far outputs move when one layer's is off; see ``sensitivity``.
@@ -94,6 +95,7 @@ class Recorder:
     model: Model
     chosen: Sequence[Probe] | None = None
     reads: Reads = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
     outlives: bool = True
     unreached: list[str] = field(default_factory=list)
     slopes: dict[str, Any] = field(default_factory=dict)
@@ -199,12 +201,20 @@ class Recorder:
         from ..reference.several import in_one_run
 
         step(f"checking: the source's own {dtype}")
-        module = narrow_module(self.model, dtype)
+        module = narrow_module(self.model, dtype, self.probes)
         with running(f"{self.model.spec} in {dtype}"):
             found = module_outputs(module, self.signature, self.probes, dtype)
             about, routed = (self.signature, self.probes), has_experts(module)
             once = in_one_run(module, *about, (found, wanted), routed=routed)
             return self._own_errors(module, f"stored/{dtype}", wanted, once)
+
+    def narrow_errors(self, dtypes: Collection[str], wanted: Rows) -> Iterator[tuple[str, Errors]]:
+        """Yield what ``precision_errors`` returns for each of DTYPES in which the source runs here."""
+        for dtype in dtypes:
+            try:
+                yield f"stored/{dtype}", self.precision_errors(dtype, wanted)
+            except UsersCodeError as error:  # such as an operation that PyTorch lacks in float16
+                self.refused[dtype] = str(error)
 
     def _own_errors(self, module: Any, key: str, wanted: Rows, once: Once) -> Errors:
         """Return how far MODULE errs: in ONCE, or in several runs where these tell more and are cheap."""
@@ -226,7 +236,9 @@ class Recorder:
         storage, _, dtype = key.rpartition("/")
         step(f"checking: the source's own {dtype}, in several runs")
         wide = dtype == "float32"
-        module = self.module(dtype, storage) if wide else narrow_module(self.model, dtype)
+        module = (
+            self.module(dtype, storage) if wide else narrow_module(self.model, dtype, self.probes)
+        )
         with constants_of(storage), running(self.model.spec):
             return in_several_runs(module, dtype, self.signature, self.probes, wanted, once)
 
@@ -256,6 +268,7 @@ class Recorder:
             "adapter": str(self.model.adapter.path) if self.model.adapter else None,
             "rejected_probes": rejected,
             "unreached": self.unreached,
+            "refused": self.refused,
             "slopes": self.slopes,
             **({"unused": self.unused()} if self.outlives else {}),
             **self.configuration(),
@@ -330,10 +343,7 @@ class Recorder:
             f"{storage}/float32": self.structure_errors(storage, rows)
             for storage, rows in outputs.items()
         }
-        errors |= {
-            f"stored/{dtype}": self.precision_errors(dtype, outputs["stored"])
-            for dtype in precisions
-        }
+        errors |= dict(self.narrow_errors(precisions, outputs["stored"]))
         blamed = self.probes[:BLAMED_PROBES] if level == "blame" else ()
         pairs = {storage: self.sites(storage, blamed) for storage in outputs if blamed}
         return Golden(

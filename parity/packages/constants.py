@@ -171,8 +171,8 @@ def describe(rule: Mapping[str, Any]) -> str:
     if "numbers" in rule:
         return f"{', '.join(f'{float(it):g}' for it in rule['numbers'])} of channels"
     if "computed" in rule:
-        applied = rule.get("applied")
-        return f"{applied}({rule['computed']})" if applied else str(rule["computed"])
+        applied, where = rule.get("applied"), f", in {rule['in']}" if "in" in rule else ""
+        return f"{applied}({rule['computed']})" if applied else f"{rule['computed']}{where}"
     return _words(rule.get("value", rule))
 
 
@@ -233,6 +233,15 @@ def bears_out(exact: Array, array: Array) -> bool:
     return single and agree(array, exact.reshape(array.shape), roundoff("F32"))
 
 
+def in_float32(rule: Mapping[str, Any], source: SourceTensors) -> Array | None:
+    """Return what RULE makes of SOURCE, computed in float32 although the rule says another dtype; else ``None``."""
+    try:
+        exact = _value({name: it for name, it in rule.items() if name != "in"}, source)
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError):
+        return None
+    return None if exact is None else exact.astype(np.float32)
+
+
 def _value(rule: Mapping[str, Any], source: SourceTensors | None) -> Array | None:
     if "fill" in rule:
         return np.asarray(float(rule["fill"]))
@@ -242,7 +251,8 @@ def _value(rule: Mapping[str, Any], source: SourceTensors | None) -> Array | Non
     if source is None:
         return None
     if "computed" in rule:
-        found = source.computed[rule["computed"]].value
+        known = source.in_half[rule["in"]] if "in" in rule else source.computed
+        found = known[rule["computed"]].value
         return (
             evaluate([rule["applied"], {"key": ""}], lambda *_: found)
             if "applied" in rule

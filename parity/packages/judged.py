@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ...converters.captures.mlprogram.arithmetic import tensors_of
 from ...converters.checkpoints.formats.onnx_model import OnnxFile
 from ...converters.common.dtypes import FLOATS
 from ...converters.values import Array
@@ -18,7 +19,8 @@ from ..goldens.recorder import unused_of
 from ..probes.probes import Probe
 from ..weights.reference_index import Explanation
 from ..weights.sketches.sketch import Sketch, Weights
-from ..weights.weights import program_weights
+from ..weights.weights import Constants, program_weights
+from .ahead import changed_since, computed_ahead
 from .constants import Rules, bears_out, contradictions, explain_made, is_explained, rules_of
 from .exact import exact_constants, exact_scalars, likely_scalars, put_back
 from .likely import likely_rules
@@ -52,6 +54,8 @@ def judge(
         unused = partial(unused_of, golden)
         explained = explain_made(found, manifest, weights, sketches, source, unused)
         candidate.constants = unrounded_constants(golden, candidate, explained, source)
+        candidate.constants |= computed_ahead(golden, candidate, explained, manifest)
+        explained = changed_since(explained, weights, source)
         return explained, [*contradictions(manifest, explained, weights, sketches, source)]
     package = JudgedPackage(candidate.program, candidate.weights, golden.sketches, source)
     package = package.with_likely(found, golden.probes)
@@ -117,10 +121,13 @@ def likely_of(
 def with_numbers(golden: Golden, candidate: Candidate) -> Weights:
     """Return the weights of CANDIDATE; of a package without a manifest numbers that a tensor explains too.
 
-    Which of its constants without axes are weights is known from the reference's tensors of one element.
+    Which of its constants without axes are weights is known from the reference's tensors of one element. Of
+    other files those that the reference computes from such tensors, where no constant carries them.
     """
-    if candidate.program is None or candidate.manifest:
+    if candidate.manifest is None:
         return candidate.weights
+    if candidate.program is None or candidate.manifest:
+        return with_computed_numbers(golden, candidate, candidate.manifest)
     single = {
         name: it.moments.mean
         for name, it in golden.sketches.items()
@@ -135,6 +142,38 @@ def with_numbers(golden: Golden, candidate: Candidate) -> Weights:
     return program_weights(candidate.program, named | computed_numbers(golden, numbers, lost))
 
 
+def with_computed_numbers(
+    golden: Golden, candidate: Candidate, manifest: Mapping[str, Any]
+) -> Weights:
+    """Return the weights of CANDIDATE, with numbers that the reference computes from tensors that MANIFEST lacks."""
+    weights, program = candidate.weights, candidate.program
+    file: Any = candidate.model.tensors
+    known = {it["key"] for it in dict(manifest.get("weights") or {}).values()}
+    known |= {key for rule in rules_of(manifest).values() for key in tensors_of(rule)}
+    lost = {
+        name: np.asarray(it.moments.mean)
+        for name, it in golden.sketches.items()
+        if math.prod(it.shape) == 1 and it.dtype in FLOATS and name not in known
+    }
+    if not lost:
+        return weights
+    numbers = program.scalars() if program else numbers_in(file)
+    free = {name: it for name, it in numbers.items() if name not in weights.headers}
+    found = {n for n, it in free.items() if any(bears_out(one, it) for one in lost.values())}
+    found |= computed_numbers(golden, free, lost)
+    if not found:
+        return weights
+    return (
+        program_weights(program, found) if program else Constants(file, {*weights.headers, *found})
+    )
+
+
+def numbers_in(file: Any) -> dict[str, Array]:
+    """Return the constants in floating point of FILE that have no axes."""
+    single = (n for n, it in file.headers.items() if not it.shape and it.dtype in FLOATS)
+    return {name: file.read(name) for name in single}
+
+
 def computed_numbers(
     golden: Golden, numbers: Mapping[str, Array], lost: Collection[str]
 ) -> set[str]:
@@ -146,7 +185,10 @@ def computed_numbers(
         return set()
     source = SourceTensors(golden.model)
     source.compute(golden.probes, {1})
-    made = [it.value for it in source.computed.values() if {*map(source.own, it.parts)} & {*lost}]
+    if any(it.dtype == np.float16 for it in numbers.values()):
+        source.compute_in_half(golden.probes, {1})
+    computed = [it for way in (source.computed, *source.in_half.values()) for it in way.values()]
+    made = [it.value for it in computed if {*map(source.own, it.parts)} & {*lost}]
     return {name for name, it in numbers.items() if any(bears_out(value, it) for value in made)}
 
 

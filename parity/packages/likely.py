@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from ...converters.captures.mlprogram.arithmetic import INVERTED
 from ...converters.values import Array
 from ..probes.probes import Probe
@@ -84,7 +86,19 @@ def _computed(
     """Yield those of CONSTANTS that the source computes from its weights alone, or divides by."""
     if not constants:
         return
-    source.compute(probes, {array.size for array in constants.values()})
+    sizes = {array.size for array in constants.values()}
+    source.compute(probes, sizes)
+    known = dict(_holding(constants, source))
+    rest = {n: it for n, it in constants.items() if n not in known and it.dtype == np.float16}
+    if rest:
+        source.compute_in_half(probes, sizes)
+    yield from (known | dict(_holding(rest, source))).items()
+
+
+def _holding(
+    constants: Mapping[str, Array], source: SourceTensors
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the first rule that each of CONSTANTS bears out, if any does."""
     for name, array in constants.items():
         if rule := next((it for it in _of(name, array, source) if holds(array, it, source)), None):
             yield name, rule
@@ -93,6 +107,8 @@ def _computed(
 def _of(name: str, array: Array, source: SourceTensors) -> Iterator[Mapping[str, Any]]:
     """Yield rules that ARRAY, called NAME, may follow: SOURCE computes it, or divides by what it computes or has."""
     yield from ({"computed": words} for words in source.computed)
+    ways = source.in_half.items() if array.dtype == np.float16 else ()
+    yield from ({"computed": words, "in": way} for way, found in ways for words in found)
     if INVERTED not in name:
         return
     yield from ({"computed": words, "applied": INVERSE} for words in source.computed)

@@ -13,6 +13,7 @@ import numpy as np
 from ...converters.captures.mlprogram.arithmetic import evaluate, tensors_of
 from ...converters.models import Model
 from ...converters.values import Array
+from ..goldens.rounding import CONSTANTS
 from ..probes.probes import Probe
 from ..weights.weights import base_weights, own_copy
 
@@ -26,17 +27,27 @@ class SourceTensors:
 
     Attributes:
         model: the source.
+        halved: whether its tensors are rounded to float16 first.
         computed: what it computes from its weights alone when it runs; see ``compute``.
+        in_half: the same where it runs in float16, by the recording whose numbers it has; see ``compute_in_half``.
     """
 
     model: Model
+    halved: bool = False
     computed: dict[str, Computed] = field(default_factory=dict)
+    in_half: dict[str, dict[str, Computed]] = field(default_factory=dict)
 
     @cached_property
     def _built(self) -> tuple[Any, Mapping[str, str | None]]:
+        from ..reference.reference import round_weights
+
+        module, places = self._build("float32")
+        return (round_weights(module, "float16") if self.halved else module), places
+
+    def _build(self, dtype: str) -> tuple[Any, Mapping[str, str | None]]:
         from ...converters.runtimes.torch import build
 
-        return build(replace(own_copy(self.model), adapter=None), "float32")
+        return build(replace(own_copy(self.model), adapter=None), dtype)
 
     @cached_property
     def buffers(self) -> dict[str, Array]:
@@ -54,14 +65,32 @@ class SourceTensors:
         """
         from ..reference.computed import computed_by
 
-        updated = self.model.adapter.updates.keys() if self.model.adapter else ()
         found = computed_by(self._built[0], self.model.signature, probes, sizes)
-        kept = {n: it for n, it in found.items() if not {*map(self.own, it.parts)} & {*updated}}
-        self.computed |= kept
+        self.computed |= self._of_base(found)
+
+    def compute_in_half(self, probes: Sequence[Probe], sizes: Collection[int]) -> None:
+        """Do what ``compute`` does in float16, as exporters of a module in float16 do ahead of time.
+
+        Some round each of its numbers to float16 first, others do not.
+        """
+        from ..reference.computed import computed_by
+        from ..reference.float64 import constants_of
+
+        module, _ = self._build("float16")
+        for way in ("float16", f"float16{CONSTANTS}"):
+            with constants_of(way):
+                found = computed_by(module, self.model.signature, probes, sizes, "float16")
+            self.in_half[way] = self._of_base(found)
+
+    def _of_base(self, found: Mapping[str, Computed]) -> dict[str, Computed]:
+        """Return those of FOUND that no update of the model changes."""
+        updated = self.model.adapter.updates.keys() if self.model.adapter else ()
+        return {n: it for n, it in found.items() if not {*map(self.own, it.parts)} & {*updated}}
 
     def parts(self, rule: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the tensors that a RULE makes a constant of."""
-        made = self.computed.get(rule.get("computed", ""))
+        known = self.in_half.get(rule.get("in", ""), self.computed)
+        made = known.get(rule.get("computed", ""))
         names = made.parts if made else tensors_of(rule)
         return tuple(self.own(name) for name in names)
 
@@ -110,4 +139,5 @@ class SourceTensors:
             raise KeyError(name)
         array: Array = self._weights.read(name)
         update = self.model.adapter.updates.get(name) if self.model.adapter else None
-        return array if update is None else np.asarray(update.applied_to(array))
+        array = array if update is None else np.asarray(update.applied_to(array))
+        return array.astype(np.float16).astype(np.float32) if self.halved else array

@@ -122,22 +122,27 @@ def place(tensor: torch.Tensor) -> StorageWeakRef:
 
 
 def computed_by(
-    module: nn.Module, signature: Signature, probes: Sequence[Probe], sizes: Collection[int]
+    module: nn.Module,
+    signature: Signature,
+    probes: Sequence[Probe],
+    sizes: Collection[int],
+    dtype: str = "float32",
 ) -> dict[str, Computed]:
-    """Return what MODULE, in float32, computes from its weights alone, of as many numbers as in SIZES.
+    """Return what MODULE, in DTYPE, computes from its weights alone, of as many numbers as in SIZES.
 
     Args:
         module: the source.
         signature: its inputs and outputs.
         probes: inputs; one of each of a few shapes is run.
         sizes: numbers of elements.
+        dtype: of the module.
     """
     shapes = {tuple(it.inputs[port.name].shape for port in signature.inputs): it for it in probes}
     names = tuple(port.name for port in signature.outputs)
     weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     found: dict[str, Computed] = {}
     for probe in [*shapes.values()][:SHAPES]:
-        inputs = feed(signature, probe, "float32")
+        inputs = feed(signature, probe, dtype)
         with torch.no_grad(), FromWeights(weights, [*inputs.values()], sizes, found):
             call(module, inputs, names)
     return found

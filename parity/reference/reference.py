@@ -10,8 +10,10 @@ from typing import Final
 import torch
 from torch import nn
 
+from ...converters.captures.throughout import throughout
 from ...converters.common.arrays import from_torch, to_torch
 from ...converters.common.dtypes import dtype_of
+from ...converters.common.memory import pass_on_shortage
 from ...converters.common.steps import each, step
 from ...converters.models import Model, Signature
 from ...converters.quantization.rounding import round_once
@@ -41,9 +43,17 @@ def float32_module(model: Model) -> nn.Module:
     return open_module(own_copy(model), "float32")
 
 
-def narrow_module(model: Model, dtype: str) -> nn.Module:
-    """Build MODEL as it runs in DTYPE."""
-    return open_module(own_copy(model), dtype)
+def narrow_module(model: Model, dtype: str, probes: Sequence[Probe] = ()) -> nn.Module:
+    """Build MODEL as it runs in DTYPE: a user's own that does not run on the first of PROBES, in DTYPE throughout."""
+    module = open_module(own_copy(model), dtype)
+    if model.factory is None or not probes:
+        return module
+    try:
+        module_outputs(module, model.signature, probes[:1], dtype)
+    except Exception as error:  # whatever a user's module raises
+        pass_on_shortage(error)
+        return throughout(module, DTYPES[dtype])
+    return module
 
 
 def fold(module: nn.Module, updates: Mapping[str, LowRank], storage: str = "float64") -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from weighbridge.cli import main
+from weighbridge.converters.checkpoints.formats.coreai.asset import Asset
+from weighbridge.tests.support.coreml.assets import with_weights
 
 CODE = """
 import math, torch
@@ -54,13 +57,61 @@ class Many(nn.Module):
         }
 
 
+class Tanh(nn.Module):
+    def forward(self, x):
+        return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
 class Gated(nn.Module):
     def __init__(self):
         super().__init__()
-        self.g = nn.Parameter(torch.rand(16))
+        self.g, self.t = nn.Parameter(torch.rand(16)), nn.Parameter(torch.tensor(0.3))
 
     def forward(self, x):
-        return x * torch.exp(self.g)
+        return x * torch.exp(self.g) + x**2 * (1 + torch.exp(self.g)) + x / (1 + torch.exp(self.t))
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w, self.g = nn.Parameter(torch.randn(8, 16)), nn.Parameter(torch.rand(8))
+
+    def forward(self, x):
+        rows = functional.normalize(self.w, dim=-1) * self.g.exp().unsqueeze(-1)
+        return functional.linear(x, rows)
+
+
+class Distances(nn.Module):
+    def forward(self, x):
+        boxes = x.reshape(2, 1, 2, 6, 8)
+        return {
+            "apart": torch.cdist(x, x[:, :3], p=1.0),
+            "near": torch.cdist(x, x[:, 1:]),
+            "boxes": functional.max_pool3d(boxes, 2),
+            "overlapping": functional.max_pool3d(boxes, (2, 3, 3), (1, 2, 1), (1, 1, 0), ceil_mode=True),
+        }
+
+
+class Almost(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.g, self.t = nn.Parameter(torch.full((16,), 0.9998)), nn.Parameter(torch.tensor(0.9998))
+        self.k, self.layer = nn.Parameter(torch.full((512,), 1e-9)), nn.Linear(16, 512)
+
+    def forward(self, x):
+        return self.layer(x * self.g) * self.t * 1.0002 + self.k
+
+
+class ByHand(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w, self.b = nn.Parameter(torch.rand(16)), nn.Parameter(torch.rand(16))
+
+    def forward(self, x):
+        centred = x - x.mean(-1, keepdim=True)
+        variance = centred.pow(2).mean(-1, keepdim=True)
+        root = x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + 1e-2) * self.w
+        return (x - x.mean(-1, keepdim=True)) / torch.sqrt(variance + 1e-2) * self.w + self.b, root
 
 
 class Near(nn.Module):
@@ -90,7 +141,12 @@ def bare(): return seeded(Bare)
 def norm(): return seeded(Norm)
 def many(): return seeded(Many)
 def least(): return seeded(Many, torch.argmin)
+def tanh(): return seeded(Tanh)
 def gated(): return seeded(Gated)
+def scaled(): return seeded(Scaled)
+def distances(): return seeded(Distances)
+def almost(): return seeded(Almost)
+def by_hand(): return seeded(ByHand)
 def near(): return seeded(Near)
 def turned(): return seeded(Turned)
 """
@@ -108,6 +164,11 @@ def invoke(tmp_path, monkeypatch):
         return CliRunner().invoke(main, [*map(str, words), "--inputs", "inputs.npz"])
 
     return run
+
+
+def tensors_of(asset):
+    found = Asset(Path(asset))
+    return {name: found.read(name) for name in found.headers}
 
 
 def verdict_of(result):
@@ -128,6 +189,28 @@ def test_integers_folded_numbers_and_pools_pass_in_every_format(invoke, kind, ta
     result = invoke("export", kind, "by_functions:many", target, "--json")
     assert result.exit_code == 0, result.output
     assert verdict_of(result)["status"] in ("PASS", "PASS-REFERENCE")
+
+
+@pytest.mark.parametrize(
+    ("kind", "target"), [("coreml", "a.mlpackage"), ("onnx", "a.onnx"), ("coreai", "a.aimodel")]
+)
+def test_distances_and_pools_of_boxes_pass_in_every_format(invoke, kind, target):
+    if kind == "coreai":
+        pytest.importorskip("coreai_torch")
+    words = ("export", kind, "by_functions:distances", target, "--precision", "fp32", "--json")
+    assert verdict_of(invoke(*words))["status"] in ("PASS", "PASS-REFERENCE")
+
+
+def test_a_module_that_pytorch_cannot_run_in_float16_is_exported_and_unverified(invoke):
+    words = ("export", "onnx", "by_functions:distances", "a.onnx", "--precision", "fp16", "--json")
+    result = invoke(*words)
+    assert result.exit_code == 4, result.output
+    found = details(verdict_of(result))
+    assert found["structure"][0] == "pass"
+    status, detail = found["precision"]
+    assert status == "unverified"
+    assert "in float16 does not run" in detail
+    assert "\"cdist\" not implemented for 'Half'" in detail
 
 
 def test_another_integer_differs(invoke):
@@ -153,11 +236,58 @@ def test_a_mixed_package_may_keep_all_of_it_in_float32(invoke):
     assert details(verdict_of(result))["precision"][0] == "skipped"
 
 
-def test_what_is_computed_in_float16_ahead_of_time_is_unverified_and_named(invoke):
+@pytest.mark.parametrize("precision", ["fp16", "mixed"])
+def test_numbers_that_float16_alone_makes_1_or_0_stay_in_a_package(invoke, precision):
+    words = ("export", "coreml", "by_functions:almost", "a.mlpackage", "--precision", precision)
+    verdict = verdict_of(invoke(*words, "--json"))
+    assert verdict["status"] == "PASS-REFERENCE"
+    kinds = verdict["stages"]
+    (kinds,) = (it["figures"]["kinds"] for it in kinds if it["name"] == "fingerprints")
+    assert kinds.keys() <= {"cast", "made", "transposed"}
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_norms_written_by_hand_load_in_onnxruntime(invoke, precision):
+    words = ("export", "onnx", "by_functions:by_hand", "a.onnx", "--precision", precision)
+    assert verdict_of(invoke(*words, "--json"))["status"] == "PASS"
+
+
+@pytest.mark.parametrize("name", ["bare", "tanh"])
+@pytest.mark.parametrize(("kind", "target"), [("onnx", "a.onnx"), ("coreai", "a.aimodel")])
+def test_a_module_without_weights_passes_in_float16(invoke, kind, target, name):
+    if kind == "coreai":
+        pytest.importorskip("coreai_torch")
+    words = ("export", kind, f"by_functions:{name}", target, "--precision", "fp16", "--json")
+    verdict = verdict_of(invoke(*words))
+    assert verdict["status"] == "PASS"
+    assert verdict["provenance"]["candidate"]["shipped"] == "float16"
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_what_is_computed_of_weights_ahead_of_time_passes_and_a_change_to_it_differs(
+    invoke, precision
+):
     pytest.importorskip("coreai_torch")
-    words = ("export", "coreai", "by_functions:gated", "a.aimodel", "--precision", "fp16", "--json")
-    status, detail = details(verdict_of(invoke(*words)))["structure"]
-    assert (status, detail.partition(":")[0]) == ("unverified", "computed in float16 ahead of time")
+    words = ("export", "coreai", "by_functions:gated", "a.aimodel", "--precision", precision)
+    assert verdict_of(invoke(*words, "--json"))["status"] == "PASS"
+    sums = {n: it for n, it in tensors_of("a.aimodel").items() if it.shape == (16,) and it[0] > 2}
+    ((name, array),) = sums.items()
+    array[3] *= 1 + 2.0**-8
+    other = with_weights(Path("a.aimodel"), Path("b.aimodel"), {name: array})
+    verdict = verdict_of(invoke("parity", "check", "by_functions:gated", other, "--json"))
+    assert verdict["status"] == "DIFFERS"
+    assert "differs from add(g) in 1 of 16 numbers" in details(verdict)["fingerprints"][1]
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_what_is_computed_ahead_of_time_in_another_order_is_unverified_and_named(invoke, precision):
+    pytest.importorskip("coreai_torch")
+    words = ("export", "coreai", "by_functions:scaled", "a.aimodel", "--precision", precision)
+    result = invoke(*words, "--json")
+    assert result.exit_code == 4, result.output
+    status, detail = details(verdict_of(result))["fingerprints"]
+    assert status == "unverified"
+    assert "may be computed from g ahead of time" in detail
 
 
 def test_integers_that_rounding_chooses_are_unverified_and_not_wrong(invoke):

@@ -17,7 +17,7 @@ INVERTED: Final = "_inversed_"  # in coremltools' name of a constant by which so
 LEAST: Final = 2.0**-24  # the least magnitude in float16
 
 
-def weight_norm(v: Array, g: Array, axis: Array) -> Array:
+def weight_norm(v: Array, g: Array, axis: Array | int = 0) -> Array:
     """Return V with norm G for every index of AXIS (Salimans and Kingma 2016, equation 2)."""
     others = tuple(it for it in range(v.ndim) if it != int(axis) % v.ndim)
     return np.asarray(v * g / np.sqrt((v * v).sum(others, keepdims=True)))

@@ -6,6 +6,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ from ..base import Header
 from .onnx_caches import kept_of
 from .onnx_codes import made_weights
 from .onnx_packed import PackedWeight, packed_weights
-from .onnx_rounded import without_rounding
+from .onnx_rounded import graphs, without_rounding
 from .ranges import chunks
 
 SUFFIX = ".onnx"
 # What rounds numbers of a run; of constants alone it would be folded.
 ROUNDING = frozenset({"DynamicQuantizeLinear", "QuantizeLinear"})
 INTEGER = re.compile(r"(u?)int(\d+)")  # a dtype, with its bits
+KINDS = frozenset({"dtype", "to"})  # attributes that name the type of a node's output
 GRAPH = "model.onnx"  # in a folder, whose other files hold its weights
 
 
@@ -96,6 +98,18 @@ class OnnxFile:
             if node.op_type == "Constant" and it.HasField("t")
         }
         return {name: array for name, array in found.items() if array.dtype == dtype}
+
+    @cached_property
+    def narrow(self) -> bool:
+        """Whether it computes in float16, all of it or a part."""
+        from onnx import TensorProto
+
+        half = TensorProto.FLOAT16
+        given = (
+            it for graph in graphs(self.proto.graph) for node in graph.node for it in node.attribute
+        )
+        made = (half in (it.i if it.name in KINDS else None, it.t.data_type) for it in given)
+        return "F16" in {it.dtype for it in self.headers.values()} or any(made)
 
     def require_exact_inputs(self) -> None:
         """Refuse a graph that rounds what its layers take to codes in a way that cannot be left out.

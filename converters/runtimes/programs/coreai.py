@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from copy import copy
 from importlib import metadata
 from itertools import count
-from typing import cast
+from typing import Any, cast
 
 from ....errors import BadInputError, UnsupportedError
 from ...captures.mlprogram.texts import Call, Text, each_row, read_rows, stacked, text_of
@@ -33,23 +33,33 @@ class CoreaiRunner:
         self.signature = model.signature
         self._asset = model.tensors
         self._wide = False
+        self._exact: dict[int, Array] = {}
         record = recorded(model.tensors)
         self.text = text_of(record)
         self.cache = "states" if self.text else ""
         sites = record.get("sites")
         self._sites: dict[str, int] = dict(sites) if isinstance(sites, dict) else {}
 
-    def shadow(self, _: Arrays | None = None) -> CoreaiRunner:
-        """Return the same program with all of it computed in float32, which shows its structure."""
-        other = copy(self)
+    def shadow(self, exact: Arrays | None = None) -> CoreaiRunner:
+        """Return the same program with all of it computed in float32, which shows its structure.
+
+        EXACT are constants, by name, that stand in for the asset's own, as they were before rounding.
+        """
+        other, numbers = copy(self), self._asset.numbers
         other._wide = True
+        other._exact = {numbers[name]: array for name, array in (exact or {}).items()}
         return other
+
+    @property
+    def _how(self) -> dict[str, Any]:
+        """How the process is to run the program."""
+        return {"wide": self._wide, "exact": self._exact}
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
         """Return the outputs by name, floats as float32; every row of a text has states of its own."""
         if self.text:
             return self.run_in_pieces(inputs)
-        found: dict[str, Array] = self._asset.process.ask("run", dict(inputs), wide=self._wide)
+        found: dict[str, Array] = self._asset.process.ask("run", dict(inputs), **self._how)
         return widened(found)
 
     def run_in_pieces(self, inputs: Arrays, sizes: Sequence[int] = ()) -> dict[str, Array]:
@@ -58,7 +68,7 @@ class CoreaiRunner:
         def begin() -> Call:
             calls = count()
             return lambda part: self._asset.process.ask(
-                "run", dict(part), wide=self._wide, on=next(calls) > 0
+                "run", dict(part), **self._how, on=next(calls) > 0
             )
 
         return widened(read_rows(cast("Text", self.text), inputs, begin, sizes))
@@ -77,16 +87,15 @@ class CoreaiRunner:
     def _traced(self, inputs: Arrays, corrections: Arrays) -> tuple[Arrays, Arrays]:
         """Return the outputs and what every submodule computes, in one call."""
         asked = (dict(inputs), sorted(set(self._sites.values())))
-        outputs, values = self._asset.process.ask("watched", *asked, {}, wide=self._wide)
+        outputs, values = self._asset.process.ask("watched", *asked, {}, **self._how)
         known = {self._sites[site]: it for site, it in corrections.items() if site in self._sites}
         if given := {at: it for at, it in known.items() if it.shape == values[at].shape}:
-            outputs, values = self._asset.process.ask("watched", *asked, given, wide=self._wide)
+            outputs, values = self._asset.process.ask("watched", *asked, given, **self._how)
         return outputs, {site: values[at] for site, at in self._sites.items()}
 
     def describe(self) -> dict[str, str]:
         """Return runtime, version, device, dtype and accumulation, for the verdict."""
-        narrow = {header.dtype for header in self._asset.headers.values()} & {"F16"}
-        dtype = "float16" if narrow and not self._wide else "float32"
+        dtype = "float16" if self._asset.narrow and not self._wide else "float32"
         return {
             "runtime": self.runtime,
             "version": f"coreai-core {metadata.version('coreai-core')} (a beta) on {platform.system()}",

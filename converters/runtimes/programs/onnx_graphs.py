@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ...checkpoints.formats.onnx_model import KINDS
 from ...checkpoints.formats.onnx_rounded import graphs
 from ...values import Array
 
@@ -18,7 +19,6 @@ SCOPES: Final = (
 )
 GIVEN: Final = "/given"  # ends the name of an input that stands in for a value
 WIDE: Final = "/float32"  # ends the name of an initializer's float32 copy
-KINDS: Final = frozenset({"dtype", "to"})  # attributes that name the type of a node's output
 
 
 def watch(proto: Any, sites: Collection[str], given: Mapping[str, int]) -> None:

@@ -128,13 +128,12 @@ class OnnxRunner:
         """Return runtime, version, device and dtype, for the verdict."""
         import onnxruntime
 
-        narrow = {header.dtype for header in self._file.headers.values()} & {"F16"}
         how = f", {'='.join(EXACTLY)}" if any(map(self._file.parts, self._file.headers)) else ""
         return {
             "runtime": self.runtime,
             "version": f"onnxruntime {onnxruntime.__version__}{how}",
             "device": "cpu",
-            "dtype": "float16" if narrow and not self._wide else "float32",
+            "dtype": "float16" if self._file.narrow and not self._wide else "float32",
             "accumulate": "float32",
         }
 

@@ -56,6 +56,12 @@ class Asset:
         return {name: Header(*self._constants[number]) for name, number in self.numbers.items()}
 
     @cached_property
+    def narrow(self) -> bool:
+        """Whether it computes in float16, all of it or a part."""
+        found: bool = self.process.ask("narrow")
+        return found
+
+    @cached_property
     def _constants(self) -> Mapping[int, tuple[str, tuple[int, ...]]]:
         found: Mapping[int, tuple[str, tuple[int, ...]]] = self.process.ask("constants")
         return found

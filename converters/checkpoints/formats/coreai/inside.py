@@ -14,7 +14,8 @@ import traceback
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import numpy as np
 from coreai.authoring import AIModelAsset
@@ -24,7 +25,9 @@ from ....common.dtypes import CODE
 from ....values import Array
 from .constants import constants
 from .watching import GIVEN, NAME, computed, watch
-from .widening import widen
+from .widening import is_narrow, widen
+
+NOTHING: Final[Mapping[int, Array]] = MappingProxyType({})
 
 
 class Inside:
@@ -49,6 +52,10 @@ class Inside:
         """Return the constant NUMBER."""
         return self._arrays[number]
 
+    def narrow(self) -> bool:
+        """Say whether it computes in float16, all of it or a part."""
+        return is_narrow(self._asset.program)
+
     def ports(self) -> tuple[list[Any], list[Any]]:
         """Return name, dtype and shape of inputs and outputs; -1 where a size varies."""
         described = self._loaded().desc
@@ -66,14 +73,12 @@ class Inside:
         """Return the names of what it keeps from one call to the next."""
         return list(self._loaded().desc.state_names)
 
-    def run(
-        self, inputs: Mapping[str, Array], *, wide: bool = False, on: bool = False
-    ) -> dict[str, Array]:
-        """Return the outputs by name; if WIDE, computed in float32 whatever the asset says.
+    def run(self, inputs: Mapping[str, Array], *, on: bool = False, **how: Any) -> dict[str, Array]:
+        """Return the outputs by name, computed as ``watched`` has it.
 
         It goes ON with the states of the run before, or begins with zeros.
         """
-        return self.watched(inputs, (), {}, wide=wide, on=on)[0]
+        return self.watched(inputs, (), {}, on=on, **how)[0]
 
     def watched(
         self,
@@ -82,11 +87,15 @@ class Inside:
         given: Mapping[int, Array],
         *,
         wide: bool = False,
+        exact: Mapping[int, Array] = NOTHING,
         on: bool = False,
     ) -> tuple[dict[str, Array], dict[int, Array]]:
-        """Return the outputs, and the values at PLACES; those GIVEN are put in their place."""
+        """Return the outputs, and the values at PLACES; those GIVEN are put in their place.
+
+        If WIDE, all is computed in float32 whatever the asset says, with the numbers EXACT of constants.
+        """
         self._kept = self._kept if on else {}
-        function = self._changed(tuple(places), frozenset(given), wide)
+        function = self._changed(tuple(places), frozenset(given), exact if wide else None)
         fed = {f"{NAME}{at}{GIVEN}": array for at, array in given.items()}
         found = self._called(function, {**inputs, **fed})
         values = {at: found.pop(f"{NAME}{at}") for at in places}
@@ -96,15 +105,18 @@ class Inside:
         """Return what every operation on INPUTS computes in floating point, by its number."""
         return self.watched(inputs, list(computed(self._asset.program)), {})[1]
 
-    def _changed(self, places: tuple[int, ...], given: frozenset[int], wide: bool) -> Any:
-        """Return the function of the program with what is asked for changed; made once."""
-        if not places and not wide:
+    def _changed(
+        self, places: tuple[int, ...], given: frozenset[int], exact: Mapping[int, Array] | None
+    ) -> Any:
+        """Return the function of the program with what is asked for changed, in float32 with EXACT; made once."""
+        if not places and exact is None:
             return self._loaded()
-        key = (places, given, wide)
+        known = exact if exact is None else tuple((at, it.tobytes()) for at, it in exact.items())
+        key = (places, given, known)
         if key not in self._made:
             program = self._asset.program
-            if wide:
-                widen(program)
+            if exact is not None:
+                widen(program, exact)
             if places:
                 watch(program, places, given)
             place = self._folder / f"changed-{len(self._made)}.aimodel"

@@ -25,6 +25,7 @@ DOING: Final[Mapping[str, str]] = {  # requests of ``inside.Inside``, in words
     "ports": "loading",
     "states": "loading",
     "operators": "reading",
+    "narrow": "reading",
     "run": "running",
     "computed": "looking inside",
     "watched": "looking inside",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -15,18 +16,28 @@ from .constants import constants, operations
 NARROW: Final = re.compile(r"(?<=[x<])f16(?=[>,])")
 
 
-def widen(program: AIProgram) -> None:
-    """Let PROGRAM compute in float32 whatever it computes in float16, in place."""
+def is_narrow(program: AIProgram) -> bool:
+    """Say whether PROGRAM computes anything in float16."""
+    found = operations(program._module._mlir_module.operation)
+    return any(NARROW.search(str(it.type)) for operation in found for it in operation.results)
+
+
+def widen(program: AIProgram, exact: Mapping[int, Array]) -> None:
+    """Let PROGRAM compute in float32 whatever it computes in float16, in place.
+
+    EXACT are constants, by number, that it has in place of its own.
+    """
     module = program._module._mlir_module.operation
     with module.context, module.location:
-        values = dict(constants(module))
+        narrow = {at: it for at, it in constants(module) if it.dtype == np.float16}
+        values = {**narrow, **exact}
         for number, operation in enumerate(operations(module)):
             _widen(operation, values.get(number))
 
 
 def _widen(operation: Any, value: Array | None) -> None:
-    """Widen one OPERATION, a constant of VALUE if it has one."""
-    if value is not None and value.dtype == np.float16:
+    """Widen one OPERATION, a constant of VALUE if it is to have one."""
+    if value is not None:
         operation.attributes["value"] = DenseElementsAttr.get(value.astype(np.float32))
     if operation.name == "coreai.graph":
         kind = operation.attributes["function_type"].value

@@ -1,0 +1,103 @@
+"""Small modules as app developers write them, exported: what they ask for by name, and what exporters make of weights."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from weighbridge.cli import main
+
+CODE = """
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Islands(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.out = nn.Embedding(30, 8, padding_idx=0), nn.Linear(8, 4)
+        self.kinds = nn.Linear(30, 4)
+        self.register_buffer("window", torch.hann_window(5), persistent=False)
+
+    def forward(self, ids):
+        mask = (ids != 0).unsqueeze(-1).float()
+        pooled = (self.embed(ids) * mask).sum(1) / mask.sum(1).clamp(min=1)
+        kinds = self.kinds(functional.one_hot(ids, 30).float())
+        return self.out(pooled), kinds * self.window[:, None], torch.ones(4) + kinds
+
+
+class Pictures(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.tensor([0.4, 0.5, 0.6]).view(1, 3, 1, 1))
+        self.register_buffer("image", torch.tensor([0.2, 0.3, 0.25]).view(1, 3, 1, 1))
+        self.conv = nn.Conv2d(3, 8, 3, 2, 1)
+
+    def forward(self, image):
+        return self.conv((image / 255 - self.mean) / self.image).mean((2, 3))
+
+
+class Slopes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 8, 3))
+        self.slopes, self.scale = nn.PReLU(8), nn.Parameter(torch.tensor(0.7))
+
+    def forward(self, image):
+        return self.slopes(self.conv(image / 255)) * self.scale.exp().clamp(max=100)
+
+
+def seeded(kind):
+    torch.manual_seed(0)
+    return kind().eval()
+
+
+def islands(): return seeded(Islands)
+def pictures(): return seeded(Pictures)
+def slopes(): return seeded(Slopes)
+"""
+TARGETS = {"coreml": "a.mlpackage", "onnx": "a.onnx", "coreai": "a.aimodel"}
+EVERY = pytest.mark.parametrize("kind", sorted(TARGETS))
+
+
+@pytest.fixture
+def export(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "user_modules.py").write_text(CODE)
+    draw = np.random.default_rng(0)
+    np.savez("ids.npz", ids=np.array([[3, 4, 5, 0, 0], [1, 2, 0, 0, 0]]))
+    np.savez("image.npz", image=draw.uniform(0, 255, (2, 3, 12, 12)).astype(np.float32))
+
+    def run(kind, name, inputs, precision):
+        if kind == "coreai":
+            pytest.importorskip("coreai_torch")
+        words = ["export", kind, f"user_modules:{name}", TARGETS[kind], "--inputs", inputs]
+        result = CliRunner().invoke(main, [*words, "--precision", precision, "--json"])
+        assert result.stdout, result.output
+        return json.loads(result.stdout)
+
+    return run
+
+
+@EVERY
+def test_a_module_that_asks_for_float32_by_name_is_in_float16_throughout(export, kind):
+    document = export(kind, "islands", "ids.npz", "fp16")
+    assert document["verdict"]["status"] in ("PASS", "PASS-REFERENCE")
+    assert document["verdict"]["provenance"]["candidate"]["shipped"] == "float16"
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_buffers_may_be_called_as_values_and_inputs_of_a_graph_are(export, precision):
+    document = export("onnx", "pictures", "image.npz", precision)
+    assert document["verdict"]["status"] == "PASS"
+
+
+@pytest.mark.parametrize("precision", ["mixed", "fp32"])
+def test_equal_slopes_and_norms_that_a_weight_has_already_are_found_in_a_package(export, precision):
+    document = export("coreml", "slopes", "image.npz", precision)
+    assert document["verdict"]["status"] == "PASS-REFERENCE"
