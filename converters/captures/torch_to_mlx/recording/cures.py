@@ -21,14 +21,13 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .....errors import UnsupportedError
+from .deciding.sized import sizes_taken
 from .places import line_of_caller
 
 _SHAPES: Final = logging.getLogger(symbolic_shapes.__name__)
 _DATA: Final = torch.Tensor.data
 _NORMALIZE: Final = _BatchNorm.forward
 _ANY: Final = torch.any
-_LINSPACE: Final[Any] = torch.linspace
-_LOGSPACE: Final[Any] = torch.logspace
 _TO: Final = torch.nn.Module.to
 _CACHES: Final = {"past_key_values", "use_cache"}  # inputs that ask for one
 _BY_VALUES: Final = (None, "eager")  # ways to compute experts that look at values
@@ -97,26 +96,6 @@ def _any(*args: Any, **kwargs: Any) -> Any:
     """Do as ``torch.any``, but where the Gaussian loss asks whether a variance is negative."""
     asks = sys._getframe(1).f_code is functional.gaussian_nll_loss.__code__
     return False if asks else _ANY(*args, **kwargs)
-
-
-def _linspace(start: Any, end: Any, steps: Any, **options: Any) -> Any:
-    """Do as ``torch.linspace``, which takes no number of steps that may vary."""
-    kind = options.get("dtype") or torch.get_default_dtype()
-    if not isinstance(steps, torch.SymInt) or not kind.is_floating_point:
-        return _LINSPACE(start, end, steps, **options)
-    exact, largest = (kind if kind == torch.float64 else torch.float32), cast(Any, torch.sym_max)
-    count = torch.arange(cast(int, steps), dtype=exact, device=options.get("device"))
-    step = (end - start) / largest(steps - 1, 1)
-    left: Any = steps - 1
-    from_end = end - step * (left - count)  # as torch computes the second half
-    return torch.where(count < largest(steps // 2, 1), start + step * count, from_end).to(kind)
-
-
-def _logspace(start: Any, end: Any, steps: Any, base: float = 10.0, **options: Any) -> Any:
-    """Do as ``torch.logspace``, likewise."""
-    if not isinstance(steps, torch.SymInt):
-        return _LOGSPACE(start, end, steps, base, **options)
-    return torch.pow(base, _linspace(start, end, steps, **options))
 
 
 def _given(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:  # noqa: ARG001
@@ -205,9 +184,8 @@ def cured(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[None]:
         for owner, name, function in _masks():
             stack.enter_context(mock.patch.object(owner, name, function))
         stack.enter_context(mock.patch.object(_BatchNorm, "forward", _plain_average))
-        stack.enter_context(
-            mock.patch.multiple(torch, any=_any, linspace=_linspace, logspace=_logspace)
-        )
+        stack.enter_context(mock.patch.object(torch, "any", _any))
+        stack.enter_context(sizes_taken())
         stack.enter_context(mock.patch.object(torch.nn.Module, "to", _to))
         stack.enter_context(
             mock.patch.object(torch.Tensor, "data", property(_read_data, _write_data), create=True)
