@@ -149,10 +149,17 @@ def _common(node: Node, operation: Operation) -> mx.Dtype | None:
     return mlx_dtype(torch.result_type(*pair))
 
 
+def _loses_a_part(node: Node, dtype: mx.Dtype | None) -> bool:
+    """Tell whether NODE is of complex numbers and DTYPE is not: a length or spread of them is real."""
+    value = node.meta.get("val")
+    complex_ = isinstance(value, torch.Tensor) and value.is_complex()
+    return complex_ and dtype is not None and dtype != mx.complex64
+
+
 def template(argument: Any, dtype: mx.Dtype | None = None) -> Any:
     """Return ARGUMENT with nodes replaced by references."""
     if isinstance(argument, Node):
-        return Reference(argument.name, dtype)
+        return Reference(argument.name, None if _loses_a_part(argument, dtype) else dtype)
     if isinstance(argument, list | tuple):
         return [template(item, dtype) for item in argument]
     if isinstance(argument, slice):

@@ -36,7 +36,9 @@ from .recording.deciding.experts import has_experts
 from .recording.deciding.holding import candidates, holding, is_open, shows
 from .recording.deciding.indifferent import without_indifferent
 from .recording.deciding.masks import as_the_example, held, is_decision, is_mask
+from .recording.deciding.none import skips_nothing
 from .recording.deciding.sizes import sizes_open
+from .recording.deciding.some import taken_to_show_some
 from .recording.failures import refuse
 from .recording.hooks import hooks_refused, refuse_hooks
 from .recording.kept.counters import refuse_counters
@@ -177,7 +179,9 @@ def _as_decided(
     module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
 ) -> ExportedProgram | None:
     """Return MODULE recorded as it decides for TENSORS by masks, or by whole numbers; ``None`` if it cannot be."""
-    ways = [_by_masks, _as_held] if any(map(is_mask, tensors)) else [_as_held, _by_masks]
+    ways = [_by_masks, _with_some, _as_held]
+    if not any(map(is_mask, tensors)):
+        ways = [_with_some, _as_held, _by_masks]
     ways = [_by_all_experts, *ways] if has_experts(module) else ways
     found = (way(module, tensors, dynamic) for way in ways)
     return next((program for program in found if program), None)
@@ -188,6 +192,19 @@ def _by_all_experts(
 ) -> ExportedProgram | None:
     """Return MODULE recorded with every expert on every token; ``None`` where more is decided by values."""
     with holding(module, {}):
+        program = _tried(module, tensors, dynamic)
+    return None if program is None or is_open(program) else program
+
+
+def _with_some(
+    module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
+) -> ExportedProgram | None:
+    """Return MODULE recorded with masks that show something; ``None`` where it matters that it skips what shows nothing."""
+    with taken_to_show_some(module):
+        plain = _tried(module, tensors, dynamic, _looked_at)
+    if plain is None or not skips_nothing(plain, module, tensors):
+        return None
+    with taken_to_show_some(module):
         program = _tried(module, tensors, dynamic)
     return None if program is None or is_open(program) else program
 

@@ -20,6 +20,18 @@ def safe_root(root: Callable[..., mx.array], total: mx.array) -> mx.array:
     return mx.where(zero, total, root(mx.where(zero, mx.ones_like(total), total)))
 
 
+def _is_complex(x: mx.array) -> bool:
+    return bool(x.dtype == mx.complex64)
+
+
+def squared(x: mx.array) -> mx.array:
+    """Return the squares of X, of complex numbers those of their lengths."""
+    if not _is_complex(x):
+        return x * x
+    real, imaginary = mx.real(x), mx.imag(x)
+    return real * real + imaginary * imaginary
+
+
 def _powers(x: mx.array, order: float) -> mx.array:
     """Return X, not negative, to the power of ORDER, with gradient 0 at 0."""
     zero = x == 0
@@ -42,18 +54,18 @@ def _length(x: mx.array, axes: list[int]) -> mx.array:
 def norm(x: mx.array, order: float, axes: list[int], keepdims: bool) -> mx.array:
     """Return the norm of ORDER over AXES; of order 0, how many are not 0."""
     where: dict[str, Any] = {"axis": axes, "keepdims": keepdims}
-    size = mx.abs(x)
+    size = safe_root(mx.sqrt, squared(x)) if _is_complex(x) else mx.abs(x)
     if math.isinf(order):
         return mx.max(size, **where) if order > 0 else mx.min(size, **where)
     if order == 0:
         return mx.sum((x != 0).astype(size.dtype), **where)
     if order == 1:
         return mx.sum(size, **where)
-    if order == 2 and x.dtype != mx.complex64:
+    if order == 2 and not _is_complex(x):
         length = _length(x, axes)
         return length if keepdims else length.squeeze(axes)
     if order == 2:
-        return safe_root(mx.sqrt, mx.sum(size * size, **where))
+        return safe_root(mx.sqrt, mx.sum(squared(x), **where))
     total = mx.sum(_powers(size, order), **where)
     return safe_root(lambda t: mx.power(t, 1 / order), total)
 

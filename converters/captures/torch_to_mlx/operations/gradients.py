@@ -50,14 +50,36 @@ def with_gradient(function: Callable[..., Any], gradient: Gradient) -> Custom:
     @custom.vjp
     def _(operands: Any, cotangent: Any, result: Any) -> Any:
         given = operands if isinstance(operands, tuple | list) else (operands,)
-        found = gradient(cotangent, result, *given)
+        found = gradient(_conjugate(cotangent), result, *given)
         if not isinstance(found, tuple):
-            return found
+            return _conjugate(found)
         return tuple(
-            mx.zeros_like(x) if g is None else g for g, x in zip(found, given, strict=True)
+            mx.zeros_like(x) if g is None else _conjugate(g)
+            for g, x in zip(found, given, strict=True)
         )
 
     return custom
+
+
+def _conjugate(x: Any) -> Any:
+    """Return X, conjugated where it is complex: torch's gradient is that of the formula for real numbers, of conjugates."""
+    return mx.conj(x) if isinstance(x, mx.array) and x.dtype == mx.complex64 else x
+
+
+def holomorphic(function: Callable[..., mx.array]) -> Callable[..., mx.array]:
+    """Return FUNCTION with torch's gradient for complex operands, where MLX's own leaves out the conjugate."""
+
+    def back(cotangent: mx.array, _: mx.array, *operands: mx.array) -> Any:
+        return tuple(mx.vjp(function, [*operands], [cotangent])[1])
+
+    custom = with_gradient(function, back)
+
+    def apply(*operands: mx.array) -> mx.array:
+        complex_ = any(x.dtype == mx.complex64 for x in operands)
+        result: mx.array = custom(*operands) if complex_ else function(*operands)
+        return result
+
+    return apply
 
 
 def elementwise(function: Callable[..., mx.array], gradient: Gradient) -> Callable[..., mx.array]:

@@ -9,9 +9,9 @@ from typing import Any
 import mlx.core as mx
 
 from .axes import Axes, along, at, axes_of, axis_of
-from .distances import safe_root
+from .distances import safe_root, squared
 from .elementwise.elementary import exp, softmax
-from .gradients import with_gradient
+from .gradients import holomorphic, with_gradient
 from .registry import operation, register
 
 Reduction = Callable[..., mx.array]
@@ -38,7 +38,7 @@ register(
         "any any.dim any.dims": _over(mx.any),
         "all all.dim all.dims": _over(mx.all),
         "cumsum": lambda self, dim: along(self, dim, lambda x, axis: mx.cumsum(x, axis=axis)),
-        "cumprod": lambda self, dim: along(self, dim, lambda x, axis: mx.cumprod(x, axis=axis)),
+        "cumprod": lambda self, dim: along(self, dim, _products),
         "logcumsumexp": lambda self, dim: along(self, dim, _log_of_sums),
         "softmax.int _softmax": lambda self, dim: along(self, dim, _softmax),
         "log_softmax.int _log_softmax": lambda self, dim: along(self, dim, log_softmax),
@@ -47,8 +47,15 @@ register(
 )
 
 
+def _products(x: mx.array, axis: int) -> mx.array:
+    return holomorphic(lambda x: mx.cumprod(x, axis=axis))(x)
+
+
 def _log_of_sums(x: mx.array, axis: int) -> mx.array:
     """Sum exponents; the gradient goes back from each element to the one before it, by shares of the sums."""
+    if x.dtype == mx.complex64:
+        top = mx.stop_gradient(mx.max(mx.real(x), axis=axis, keepdims=True)) if x.size else 0
+        return mx.log(mx.cumsum(mx.exp(x - top), axis=axis)) + top
 
     def gradient(cotangent: mx.array, _: mx.array, x: mx.array) -> mx.array:
         if not x.size:
@@ -112,9 +119,13 @@ def _diff(
     return made
 
 
+def _real(x: mx.array) -> mx.array:
+    return mx.real(x) if x.dtype == mx.complex64 else x
+
+
 def logsumexp(x: mx.array, dim: Axes, keepdim: bool = False) -> mx.array:
     """Return log(sum(exp(X))) over DIM without overflow; minus infinity where all of X is."""
-    top = mx.stop_gradient(mx.max(x, axis=axes_of(x, dim), keepdims=True))
+    top = mx.stop_gradient(mx.max(_real(x), axis=axes_of(x, dim), keepdims=True))
     top = mx.where(mx.isfinite(top), top, mx.zeros_like(top))
     total = mx.log(mx.sum(exp(x - top), axis=axes_of(x, dim), keepdims=True)) + top
     return total if keepdim else total.squeeze(axes_of(x, dim))
@@ -130,6 +141,12 @@ def _logsumexp(self: mx.array, dim: Axes, keepdim: bool = False) -> mx.array:
     return logsumexp(self, dim, keepdim) if self.ndim else self
 
 
+@operation("logaddexp", promote="result")
+def _logaddexp(self: mx.array, other: mx.array) -> mx.array:
+    complex_ = self.dtype == mx.complex64
+    return logsumexp(mx.stack([self, other]), 0) if complex_ else mx.logaddexp(self, other)
+
+
 @operation("_safe_softmax", promote="result")
 def _safe_softmax(self: mx.array, dim: int) -> mx.array:
     """Give 0, not nan, where every entry is minus infinity."""
@@ -142,8 +159,8 @@ def _variance(x: mx.array, dim: Axes, correction: float, keepdim: bool) -> mx.ar
     axes = axes_of(x, dim)
     centred = x - mx.mean(x, axis=axes, keepdims=True)
     count = math.prod(x.shape[axis] for axis in axes) - correction
-    total = mx.sum(centred * centred, axis=axes, keepdims=keepdim)
-    return total / mx.array(max(count, 0), x.dtype)
+    total = mx.sum(squared(centred), axis=axes, keepdims=keepdim)
+    return total / mx.array(max(count, 0), total.dtype)
 
 
 def _root(total: mx.array) -> mx.array:

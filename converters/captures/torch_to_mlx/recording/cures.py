@@ -21,6 +21,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .....errors import UnsupportedError
+from .deciding.sized import sizes_taken
 from .places import line_of_caller
 
 _SHAPES: Final = logging.getLogger(symbolic_shapes.__name__)
@@ -184,6 +185,7 @@ def cured(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[None]:
             stack.enter_context(mock.patch.object(owner, name, function))
         stack.enter_context(mock.patch.object(_BatchNorm, "forward", _plain_average))
         stack.enter_context(mock.patch.object(torch, "any", _any))
+        stack.enter_context(sizes_taken())
         stack.enter_context(mock.patch.object(torch.nn.Module, "to", _to))
         stack.enter_context(
             mock.patch.object(torch.Tensor, "data", property(_read_data, _write_data), create=True)

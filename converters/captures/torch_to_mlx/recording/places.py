@@ -70,6 +70,20 @@ def line_of_caller() -> str:
     return next((_written(*frame) for frame in _callers() if is_model_code(frame[0])), "")
 
 
+def forward_of_caller() -> tuple[str, int]:
+    """Return file and line of the innermost ``forward`` that is running, which a recorded node keeps too."""
+    found = (
+        (it.f_code.co_filename, line) for it, line in _callers() if it.f_code.co_name == "forward"
+    )
+    return next(found, ("", 0))
+
+
+def forward_of_node(node: Node) -> tuple[str, int]:
+    """Return file and line of the ``forward`` that NODE was recorded from."""
+    found = _FRAME.findall(node.meta.get("stack_trace", ""))
+    return (found[-1][0], int(found[-1][1])) if found else ("", 0)
+
+
 def line_of_node(node: Node) -> str:
     """Return ``FILE:LINE: source`` of the code that NODE was recorded from, empty where that is not known."""
     found = _FRAME.findall(node.meta.get("stack_trace", ""))

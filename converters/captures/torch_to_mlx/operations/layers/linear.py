@@ -21,7 +21,8 @@ def matmul(a: mx.array, b: mx.array) -> mx.array:
 
 register(
     {
-        "mm bmm mv dot vdot matmul linalg_matmul": matmul,
+        "mm bmm mv dot matmul linalg_matmul": matmul,
+        "vdot": lambda a, b: matmul(mx.conj(a) if a.dtype == mx.complex64 else a, b),
         "inner": mx.inner,
         "outer ger": mx.outer,
         "kron": mx.kron,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, Final
 
 import mlx.core as mx
 
 from ..gradients import with_gradient
+
+_COMPLEX: Final = "MLX has no linear algebra of complex matrices; write a + ib as the real matrix [[a, -b], [b, a]]"
 
 
 def precise(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -21,6 +23,8 @@ def precise(function: Callable[..., Any]) -> Callable[..., Any]:
     def apply(*operands: Any, **options: Any) -> Any:
         given = [*operands, *options.values()]
         dtype = next(x.dtype for x in given if isinstance(x, mx.array))
+        if dtype == mx.complex64:
+            raise TypeError(_COMPLEX)
         with mx.stream(mx.cpu):
             named = {name: _wide(x) for name, x in options.items()}
             found = function(*map(_wide, operands), **named)

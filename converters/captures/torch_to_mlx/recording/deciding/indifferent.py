@@ -17,8 +17,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.numbers import int_oo
 
 from ..arguments import leaves, mapped
-from ..sources import input_names, sources, user_inputs, writes
+from ..sources import input_names, user_inputs, writes
 from .asked import Tree, holds
+from .replayed import replayed
 
 _TRIES: Final = 6  # sizes that a module is called with
 _ENOUGH: Final = 2  # of them for one choice
@@ -130,26 +131,9 @@ class _Trial:
 
     def _recorded(self, inputs: Mapping[str, Any]) -> list[torch.Tensor]:
         """Return the tensors that the recording gives for INPUTS."""
-        given, state = leaves(inputs), {**self.program.state_dict, **self.weights}
-        reads, constants = sources(self.program)
-        values = {node: state[name] for node, name in reads.items()} | constants
-        names = zip(user_inputs(self.program), input_names(self.program), strict=True)
-        values |= {node: given[name] for node, name in names}
-        nodes = [node for node in self.program.graph.nodes if node.op == "placeholder"]
-        graph = _Reshaping(self.program.graph_module)
-        outputs = graph.run(*(values[node.name] for node in nodes))
+        state = {**self.program.state_dict, **self.weights}
+        outputs = replayed(self.program, leaves(inputs), state)
         return _tensors(outputs[len(writes(self.program)) :])
-
-
-class _Reshaping(torch.fx.Interpreter):
-    """Runs a graph; strides of other sizes may not allow the views of the example's."""
-
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Return what TARGET gives."""
-        view = target is torch.ops.aten.view.default
-        return super().call_function(
-            torch.ops.aten.reshape.default if view else target, args, kwargs
-        )
 
 
 def _varied(module: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -19,6 +19,7 @@ from torch.utils._sympy.functions import Mod
 
 from ..places import is_model_code, line_of_caller
 from .asked import Tree, condition
+from .some import answer_of
 
 _LEN: Final = len
 _EVALUATE: Final = ShapeEnv.evaluate_expr
@@ -51,6 +52,8 @@ def _evaluate(
 
     Where there are none, what it computes of them is not looked at, or the census refuses it.
     """
+    if fallback_value is None:
+        fallback_value = answer_of(asked, shapes.size_like)
     if fallback_value is None and _asks_for_none(shapes, asked) and _asker() != _MODULE:
         fallback_value = asked.rel_op == "!="
     return _EVALUATE(shapes, asked, hint, fx_node, size_oblivious, fallback_value, **options)

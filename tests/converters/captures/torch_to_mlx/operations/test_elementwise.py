@@ -127,6 +127,13 @@ SHAPES = [(2, 3), (), (4, 1, 3)]
 PAIRS = [((2, 3), (2, 3)), ((2, 3), (3,)), ((), (2, 1)), ((), ())]
 
 
+def test_the_gradient_of_a_power_of_large_numbers_is_as_exact_as_torchs(agree):
+    large = torch.tensor([1e-3, 1e6, 1e20, 1e8]).repeat(
+        16
+    )  # what is left over, torch computes in float64
+    agree({f"{e}": (lambda x, e=e: x**e, large) for e in (1.3, 1.7, 0.3, -0.7)}, rtol=5e-8)
+
+
 def test_unary_functions(agree):
     agree({f"{name} of {s}": (getattr(torch, name), s) for name in UNARY for s in SHAPES})
 

@@ -119,7 +119,26 @@ def rounded(x):
     return x[:, : round(x.shape[1] * 0.6) + 1]
 
 
-@pytest.mark.parametrize(("function", "length"), [(padded, 5), (attended, 4), (rounded, 4)])
+def spaced(x):
+    down, across = torch.linspace(0, 1, x.shape[0]), torch.linspace(-1, x.shape[1], x.shape[1])
+    return (
+        x
+        + torch.cartesian_prod(down, across).reshape(x.shape)
+        + torch.logspace(0, 1, len(x[0]))[:, None]
+    )
+
+
+def paired(x):
+    """Read what lies beside the diagonal by half of the length, as losses of two views do."""
+    both = torch.cat([x, -x], 1)
+    alike, count = both @ both.mT, x.shape[1]
+    beside = alike.diagonal(count, 1, 2), torch.diagonal(alike, offset=-count, dim1=1, dim2=2)
+    return sum(beside) + torch.diag(alike[0], count) + alike[0].diag(-count)
+
+
+@pytest.mark.parametrize(
+    ("function", "length"), [(padded, 5), (attended, 4), (rounded, 4), (spaced, 5), (paired, 4)]
+)
 def test_sizes_that_decide_otherwise_for_the_same_result_are_taken(function, length):
     axes = {"x": {0: "batch", 1: "time"}}
     captured = capture(Sized(function), inputs={"x": torch.randn(2, length, 2)}, dynamic=axes)
