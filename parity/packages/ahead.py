@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ...converters.captures.mlprogram.arithmetic import makes_numbers
-from ...converters.models.program_files import ProgramFile
 from ...converters.values import Array
 from ..check.verdict import Stage
 from ..weights.orders import shorten
@@ -81,7 +80,7 @@ class Ahead:
     """What of a program an exporter may have computed ahead of time.
 
     Attributes:
-        narrow: constants in float16 that are known to be computed, or may be.
+        narrow: constants in float16 that are known to be computed, or may be, and that nothing puts back.
         unknown: constants that may be computed of weights, nobody can tell how.
         lost: weights that may have gone into these, or into single numbers.
         only: whether nothing else is wrong with the weights.
@@ -93,16 +92,18 @@ class Ahead:
         explained: Sequence[Explanation],
         read: Callable[[str], Array] | None,
     ) -> None:
-        of_ours = isinstance(candidate.model.tensors, ProgramFile)
-        headers = candidate.weights.headers if of_ours else {}
-        wrong = [it for it in explained if not it.ok] if of_ours and read else []
+        exported = candidate.manifest is not None
+        headers = candidate.weights.headers if exported else {}
+        wrong = [it for it in explained if not it.ok] if exported and read else []
         unknown = [
             it
             for it in wrong
             if it.kind == "unexplained" and it.name in headers and read and not it.parts
             if not resembles(candidate.weights.read(it.name), it.source, read)
         ]
+        put_back = candidate.exact.keys() | candidate.constants.keys()
         made = [it for it in explained if it.kind == "made" and makes_numbers(it.detail)]
+        made = [it for it in made if it.name not in put_back]
         self.narrow = [
             it.name
             for it in (*made, *unknown)
