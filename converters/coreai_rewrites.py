@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from .captures.rewrites import distances
+from .captures.rewrites import bucketize, distances, median, median_of_all, windows
 from .captures.tracing import unused_left_out
 
 if TYPE_CHECKING:
@@ -55,26 +55,6 @@ def sort(x: Tensor, dim: int = -1, descending: bool = False, **_: Any) -> Any:
     return torch.topk(x, size, dim, descending)  # Core AI's gives the first of equal ones first
 
 
-def median(x: Tensor, dim: int, keepdim: bool = False) -> Any:
-    """Return the lower one of the middle elements and where it is; NaN where there is one."""
-    size = x.shape[dim]
-    if not isinstance(size, int):
-        return NotImplemented
-    middle = (size - 1) // 2
-    found, places = torch.topk(x, middle + 1, dim, False)
-    found, places = (it.narrow(dim, middle, 1) for it in (found, places))
-    if x.is_floating_point():
-        nothing = torch.where(torch.ne(x, x), x, torch.zeros_like(x))
-        found = found + nothing.sum(dim, keepdim=True)
-    return (found, places) if keepdim else (found.squeeze(dim), places.squeeze(dim))
-
-
-def median_of_all(x: Tensor) -> Any:
-    """Return the lower one of the middle elements of all of X."""
-    found = median(x.reshape(-1), 0)
-    return NotImplemented if found is NotImplemented else found[0]
-
-
 def scatter_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
     """Return X with elements of SOURCE added where INDEX says: each place sums those that are meant for it."""
     dim %= x.ndim
@@ -118,20 +98,6 @@ def cumprod(x: Tensor, dim: int, *, dtype: Any = None) -> Any:
         found = found * torch.cat([ones, found.narrow(dim, 0, size - reach)], dim)
         reach *= 2
     return found if found is not x else x.clone()
-
-
-def windows(x: Tensor, dim: int, size: int, step: int) -> Any:
-    """Return windows of SIZE elements that begin STEP apart, their elements as the last axis."""
-    length = x.shape[dim]
-    if not isinstance(length, int):
-        return NotImplemented
-    dim %= x.ndim
-    starts = torch.arange((length - size) // step + 1, device=x.device) * step
-    places = starts[:, None] + torch.arange(size, device=x.device)
-    found = x.index_select(dim, places.flatten())
-    found = found.reshape(*x.shape[:dim], *places.shape, *x.shape[dim + 1 :])
-    axes = [axis for axis in range(found.ndim) if axis != dim + 1]
-    return found.permute(*axes, dim + 1)
 
 
 def max_pool3d(
@@ -179,6 +145,7 @@ EARLY: Final[Mapping[Any, Callable[..., Any]]] = {ATEN.max_pool3d.default: max_p
 REWRITES: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN._cdist_forward.default: distances,
     ATEN.argmin.default: argmin,
+    ATEN.bucketize.Tensor: bucketize,
     ATEN.cumprod.default: cumprod,
     ATEN.diagonal.default: diagonal,
     ATEN.elu.default: elu,

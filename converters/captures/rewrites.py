@@ -20,3 +20,63 @@ def distances(one: Tensor, other: Tensor, p: float = 2, _: Any = None) -> Tensor
     if p == 0:
         return torch.ne(apart, 0).to(apart.dtype).sum(-1)
     return torch.pow(torch.pow(apart, p).sum(-1), 1 / p)
+
+
+def median(x: Tensor, dim: int, keepdim: bool = False) -> Any:
+    """Return the lower one of the middle elements and where it is; NaN where there is one."""
+    size = x.shape[dim]
+    if not isinstance(size, int):
+        return NotImplemented
+    middle = (size - 1) // 2
+    found, places = torch.topk(x, middle + 1, dim, False)
+    found, places = (it.narrow(dim, middle, 1) for it in (found, places))
+    if x.is_floating_point():
+        nothing = torch.where(torch.ne(x, x), x, torch.zeros_like(x))
+        found = found + nothing.sum(dim, keepdim=True)
+    return (found, places) if keepdim else (found.squeeze(dim), places.squeeze(dim))
+
+
+def median_of_all(x: Tensor) -> Any:
+    """Return the lower one of the middle elements of all of X."""
+    found = median(x.reshape(-1), 0)
+    return NotImplemented if found is NotImplemented else found[0]
+
+
+def bucketize(x: Tensor, edges: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    """Return how many of EDGES lie below each element, those equal to it among them if RIGHT; all for NaN."""
+    apart = x.unsqueeze(-1)
+    above = torch.lt(apart, edges) if right else torch.le(apart, edges)
+    return torch.logical_not(above).sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+
+
+def cosine_similarity(one: Tensor, other: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """Return the product of both divided by their lengths, each at least EPS (torch's own formula)."""
+    lengths = (torch.sqrt(torch.square(it).sum(dim, keepdim=True)) for it in (one, other))
+    first, second = (torch.clamp_min(it, eps) for it in lengths)
+    return (one / first * (other / second)).sum(dim)
+
+
+def windows(x: Tensor, dim: int, size: int, step: int) -> Any:
+    """Return windows of SIZE elements that begin STEP apart, their elements as the last axis."""
+    length = x.shape[dim]
+    if not isinstance(length, int):
+        return NotImplemented
+    dim %= x.ndim
+    starts = torch.arange((length - size) // step + 1, device=x.device) * step
+    places = starts[:, None] + torch.arange(size, device=x.device)
+    found = x.index_select(dim, places.flatten())
+    found = found.reshape(*x.shape[:dim], *places.shape, *x.shape[dim + 1 :])
+    axes = [axis for axis in range(found.ndim) if axis != dim + 1]
+    return found.permute(*axes, dim + 1)
+
+
+def upper(x: Tensor, diagonal: int = 0) -> Tensor:
+    """Return X with zeros below a diagonal, whatever X has there."""
+    rows, columns = (torch.arange(size, device=x.device) for size in x.shape[-2:])
+    return torch.where(columns - rows.unsqueeze(-1) >= diagonal, x, torch.zeros_like(x))
+
+
+def lower(x: Tensor, diagonal: int = 0) -> Tensor:
+    """Return X with zeros above a diagonal, whatever X has there."""
+    rows, columns = (torch.arange(size, device=x.device) for size in x.shape[-2:])
+    return torch.where(columns - rows.unsqueeze(-1) <= diagonal, x, torch.zeros_like(x))

@@ -21,8 +21,16 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map_only
 
 from ...errors import UnsupportedError
+from ..captures import rewrites
 from ..captures.mlprogram.toolkit import quiet
-from ..captures.rewrites import distances
+from ..captures.rewrites import (
+    bucketize,
+    cosine_similarity,
+    distances,
+    median,
+    median_of_all,
+    windows,
+)
 from ..common.hints import counted
 
 with quiet():
@@ -111,13 +119,17 @@ def strided(pool: Any) -> Callable[..., Any]:
 
 
 # Operations that coremltools 9.0 translates into something else: of an exported GELU it drops
-# `approximate` without a word (apple/coremltools#2863), an error of 2e-4. Or that it refuses
-# without need: an epsilon or a stride that is left to torch, group norms and scatters of sizes that vary.
+# `approximate` without a word (apple/coremltools#2863), an error of 2e-4.
+# Triangles of infinities become NaN: it multiplies by 0. Or that it refuses
+# without need: epsilons or a stride that is left to torch, group norms and scatters of sizes that vary.
 MISTRANSLATED: Final[Mapping[Any, Callable[..., Any]]] = {
+    ATEN.cosine_similarity.default: cosine_similarity,
     ATEN.gelu.default: gelu,
     ATEN.group_norm.default: group_norm,
     ATEN.scatter.value: scatter_value,
     ATEN.rms_norm.default: rms_norm,
+    ATEN.tril.default: rewrites.lower,
+    ATEN.triu.default: rewrites.upper,
     **{pool: strided(pool) for pool in POOLS},
 }
 
@@ -128,6 +140,10 @@ DECOMPOSITIONS: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN._cdist_forward.default: distances,
     ATEN.alias.default: ATEN.clone.default,
     ATEN.bitwise_or.Tensor: boolean_or,
+    ATEN.bucketize.Tensor: bucketize,
+    ATEN.median.default: median_of_all,
+    ATEN.median.dim: median,
+    ATEN.unfold.default: windows,
     ATEN.where.ScalarOther: where_scalar,
 }
 

@@ -17,7 +17,7 @@ from ..captures.constants import UNREAD, unread
 from ..captures.described import recorded_of
 from ..captures.positional import bounded, bounds, in_precision, quiet, record_layers
 from ..captures.program_options import OPSET, ProgramOptions
-from ..captures.rewrites import distances
+from ..captures.rewrites import distances, median, median_of_all
 from ..captures.tracing import unused_left_out
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
@@ -33,9 +33,17 @@ from .recurrent import any_length, exact_tanh, translations
 from .writing import require_place, write
 
 WORD: Final = re.compile(r"\w+")
-REWRITES: Final[Mapping[Any, Callable[..., Any]]] = dict.fromkeys(
-    (torch.ops.aten._cdist_forward.default, torch.ops.aten.cdist.default), distances
-)
+ATEN: Final = torch.ops.aten
+REWRITES: Final[Mapping[Any, Callable[..., Any]]] = {
+    ATEN._cdist_forward.default: distances,
+    ATEN.cdist.default: distances,
+    ATEN.median.default: median_of_all,
+    ATEN.median.dim: median,
+}
+TAKEN, GIVEN = (
+    "weighbridge.in.",
+    "weighbridge.out.",
+)  # before names of ports, which no value in between has
 OURS: Final = "module"  # the module, inside the one that is exported
 
 
@@ -166,8 +174,8 @@ def translated(graph: Any, signature: Signature, opset: int) -> Any:
                 dynamo=True,
                 optimize=False,  # folding changes weights beyond recognition; runtimes fold when they load
                 opset_version=opset,
-                input_names=[port.name for port in signature.inputs],
-                output_names=[port.name for port in signature.outputs],
+                input_names=[f"{TAKEN}{port.name}" for port in signature.inputs],
+                output_names=[f"{GIVEN}{port.name}" for port in signature.outputs],
                 verbose=False,
                 custom_translation_table=translations(),
             )
@@ -192,12 +200,17 @@ def rename(graph: Any) -> None:
     A value in between that has the name of an initializer gets another one; an initializer that has the name of
     an input or output keeps its own. What the exporter notes of a node besides holds lines and paths of source code.
     """
-    ports = {it.name for it in (*graph.input, *graph.output)}
+    ports = {
+        it.name: it.name.removeprefix(TAKEN).removeprefix(GIVEN)
+        for it in (*graph.input, *graph.output)
+    }
+    taken = {*ports.values()}
     plain = {it.name: it.name.removeprefix(f"{OURS}.") for it in graph.initializer}
-    names = {old: old if new in ports else new for old, new in plain.items()}
+    names = ports | {old: old if new in taken else new for old, new in plain.items()}
     held = {*names.values()}
-    names |= {it: f"{it}/value" for node in graph.node for it in node.output if it in held}
-    for value in (*graph.initializer, *graph.value_info):
+    made = (it for node in graph.node for it in node.output if it not in names)
+    names |= {it: f"{it}/value" for it in made if it in held}
+    for value in (*graph.initializer, *graph.value_info, *graph.input, *graph.output):
         value.name = names.get(value.name, value.name)
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]

@@ -34,6 +34,7 @@ RANDOM: Final = frozenset(
     f"random_{it}" for it in ("bernoulli", "categorical", "normal", "uniform")
 )
 ELSEWHERE: Final = "No Metal back-end"  # what MLX says where a class has a kernel for Metal alone
+LACKING: Final = "data type is not supported with"  # what onnxruntime says of operations in float16
 PRECISIONS: Final = frozenset(("float32", "float16", "bfloat16"))
 
 
@@ -219,6 +220,8 @@ def unrunnable(error: Exception) -> Stage:
         raise UsersCodeError(line) from error
     if raised_by_us(error) and not isinstance(error, WeighbridgeError):
         raise error
+    if LACKING in str(error):
+        return Stage("outputs", "unverified", f"its runtime lacks an operation: {error}")
     if ELSEWHERE in str(error):
         return Stage("outputs", "unverified", "its class runs on Metal alone, which is not here")
     reason = error if isinstance(error, WeighbridgeError) else repr(error)

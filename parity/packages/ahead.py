@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ...converters.captures.mlprogram.arithmetic import makes_numbers
-from ...converters.models.program_files import ProgramFile
 from ...converters.values import Array
 from ..check.verdict import Stage
 from ..weights.orders import shorten
@@ -81,8 +80,8 @@ class Ahead:
     """What of a program an exporter may have computed ahead of time.
 
     Attributes:
-        narrow: constants in float16 that are known to be computed, or may be.
-        unknown: constants that may be computed of weights, nobody can tell how.
+        narrow: constants in float16 that are known to be computed, or may be, and that nothing puts back.
+        unknown: constants that may be computed of weights, nobody can tell how: none has a weight's name.
         lost: weights that may have gone into these, or into single numbers.
         only: whether nothing else is wrong with the weights.
     """
@@ -93,16 +92,17 @@ class Ahead:
         explained: Sequence[Explanation],
         read: Callable[[str], Array] | None,
     ) -> None:
-        of_ours = isinstance(candidate.model.tensors, ProgramFile)
-        headers = candidate.weights.headers if of_ours else {}
-        wrong = [it for it in explained if not it.ok] if of_ours and read else []
+        exported = candidate.manifest is not None
+        headers = candidate.weights.headers if exported else {}
+        wrong = [it for it in explained if not it.ok] if exported and read else []
         unknown = [
             it
             for it in wrong
-            if it.kind == "unexplained" and it.name in headers and read and not it.parts
-            if not resembles(candidate.weights.read(it.name), it.source, read)
+            if it.kind == "unexplained" and it.name in headers and not it.parts and not it.source
         ]
+        put_back = candidate.exact.keys() | candidate.constants.keys()
         made = [it for it in explained if it.kind == "made" and makes_numbers(it.detail)]
+        made = [it for it in made if it.name not in put_back]
         self.narrow = [
             it.name
             for it in (*made, *unknown)
@@ -111,11 +111,6 @@ class Ahead:
         self.unknown = [it.name for it in unknown]
         self.lost = [it.name for it in wrong if it.kind == "missing"]
         self.only = len(wrong) == len(self.unknown) + len(self.lost)
-
-
-def resembles(array: Array, source: str | None, read: Callable[[str], Array]) -> bool:
-    """Say whether half of the numbers of ARRAY or more are those of the tensor SOURCE, as if it was changed."""
-    return source is not None and alike(array, read(source)) >= HALF
 
 
 def alike(one: Array, other: Array) -> float:

@@ -253,6 +253,7 @@ def _value(rule: Mapping[str, Any], source: SourceTensors | None) -> Array | Non
     if "computed" in rule:
         known = source.in_half[rule["in"]] if "in" in rule else source.computed
         found = known[rule["computed"]].value
+        found = found.T if rule.get("turned") else found
         return (
             evaluate([rule["applied"], {"key": ""}], lambda *_: found)
             if "applied" in rule

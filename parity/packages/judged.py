@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ...converters.captures.mlprogram.arithmetic import tensors_of
+from ...converters.checkpoints.formats.coreai.asset import Asset
 from ...converters.checkpoints.formats.onnx_model import OnnxFile
 from ...converters.common.dtypes import FLOATS
 from ...converters.values import Array
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ..goldens.golden import Golden
 
 
+FINE: Final = 64  # parts of 1 that a number has none of that rounding made
 SHOWN: Final = 5  # of what is untrue; the first ones tell
 
 
@@ -54,6 +56,7 @@ def judge(
         unused = partial(unused_of, golden)
         explained = explain_made(found, manifest, weights, sketches, source, unused)
         candidate.constants = unrounded_constants(golden, candidate, explained, source)
+        candidate.constants |= unrounded_numbers(golden, candidate, explained)
         candidate.constants |= computed_ahead(golden, candidate, explained, manifest)
         explained = changed_since(explained, weights, source)
         return explained, [*contradictions(manifest, explained, weights, sketches, source)]
@@ -65,6 +68,7 @@ def judge(
         package = replace(package, numbers=numbers_of(golden.model, golden.probes[0]))
     explained = package.explain(found, partial(unused_of, golden))
     candidate.exact = package.exact(explained)
+    explained = changed_since(explained, candidate.weights, source)
     return explained, package.contradictions(explained)
 
 
@@ -90,6 +94,28 @@ def unrounded_constants(
     constants = {name: file.read(name) for name in sorted(narrow)}
     numbers = numbers_of(source.model, golden.probes[0])
     return put_back({**file.constants(np.float16), **constants}, numbers, source.buffers)
+
+
+def unrounded_numbers(
+    golden: Golden, candidate: Candidate, explained: Sequence[Explanation]
+) -> dict[str, Array]:
+    """Return the single numbers of a Core AI asset in float16, as they were before rounding, where all are known.
+
+    Such is the scale of attention, which is nowhere in the source: a source whose numbers are rounded has it whole.
+    """
+    file, model = candidate.model.tensors, golden.model
+    if not isinstance(file, Asset) or candidate.storage != "float16" or not model:
+        return {}
+    from ..reference.numbers import numbers_of
+
+    known = {it.name for it in explained if it.source or it.kind == "made"}
+    narrow = {n: it for n, it in numbers_in(file).items() if it.dtype == np.float16}
+    rest = {n: it for n, it in narrow.items() if n not in known and float(it * FINE) % 1}
+    if not rest:
+        return {}
+    numbers = numbers_of(model, golden.probes[0])
+    found = put_back(rest, numbers, {})
+    return found if all(n in found or float(it) in numbers for n, it in rest.items()) else {}
 
 
 def likely_of(

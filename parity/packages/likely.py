@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MEAN: Final = ".running_mean"
 NORM, DIRECTION = ".original0", ".original1"  # of torch's parametrization
 INVERSE: Final = "reciprocal"  # converters multiply by it where the source divides by a constant
+MATRIX: Final = 2  # axes of a constant that may be multiplied from the other side
 PARTS: Final = ("running_mean", "running_var", "weight", "bias")  # of a batch norm
 
 
@@ -109,6 +110,9 @@ def _of(name: str, array: Array, source: SourceTensors) -> Iterator[Mapping[str,
     yield from ({"computed": words} for words in source.computed)
     ways = source.in_half.items() if array.dtype == np.float16 else ()
     yield from ({"computed": words, "in": way} for way, found in ways for words in found)
+    if array.ndim == MATRIX:
+        known = (n for n, it in source.computed.items() if it.value.shape == array.shape[::-1])
+        yield from ({"computed": words, "turned": True} for words in known)
     if INVERTED not in name:
         return
     yield from ({"computed": words, "applied": INVERSE} for words in source.computed)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -14,6 +16,14 @@ from torch.utils._pytree import tree_leaves
 from ...converters.models import Model, Signature
 from ..probes.probes import Probe
 from .reference import float32_module, module_outputs
+
+# Numbers in the formulas of functions, which converters write out.
+MEANT: Final[Mapping[str, tuple[float, ...]]] = {
+    "exp2": (math.log(2),),
+    "gelu": (math.sqrt(2), math.sqrt(2 / math.pi), 0.044715),
+    "log10": (math.log(10),),
+    "log2": (math.log(2),),
+}
 
 
 class NumbersSeen(TorchFunctionMode):
@@ -48,7 +58,22 @@ class NumbersSeen(TorchFunctionMode):
                 self.note(leaf)
             if function is functional.scaled_dot_product_attention:
                 self.note(args[0].shape[-1] ** -0.5)  # its scale where none is given
+            if function is functional.multi_head_attention_forward:
+                self.note((args[3] // args[4]) ** -0.5)  # of its size and number of heads
+            for number in MEANT.get(getattr(function, "__name__", ""), ()):
+                self.note(number)
         return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def layers_written_out() -> Iterator[None]:
+    """Let PyTorch compute its own transformer layers by the operations that they are made of, inside the block."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(value=False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(value=before)
 
 
 def numbers_of(model: Model, probe: Probe) -> frozenset[float]:
@@ -58,7 +83,7 @@ def numbers_of(model: Model, probe: Probe) -> frozenset[float]:
 
 def numbers_in(module: nn.Module, signature: Signature, probe: Probe) -> frozenset[float]:
     """Return the numbers that MODULE computes with on PROBE."""
-    with NumbersSeen() as seen:
+    with NumbersSeen() as seen, layers_written_out():
         module_outputs(module, signature, [probe], "float32")
     for tensor in (*module.parameters(), *module.buffers()):
         seen.note(tensor)
