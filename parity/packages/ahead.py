@@ -81,7 +81,7 @@ class Ahead:
 
     Attributes:
         narrow: constants in float16 that are known to be computed, or may be, and that nothing puts back.
-        unknown: constants that may be computed of weights, nobody can tell how: none has a weight's name.
+        unknown: constants that may be computed of weights, nobody can tell how: where none is lost, none has a weight's name.
         lost: weights that may have gone into these, or into single numbers.
         only: whether nothing else is wrong with the weights.
     """
@@ -95,10 +95,12 @@ class Ahead:
         exported = candidate.manifest is not None
         headers = candidate.weights.headers if exported else {}
         wrong = [it for it in explained if not it.ok] if exported and read else []
+        self.lost = [it.name for it in wrong if it.kind == "missing"]
         unknown = [
             it
             for it in wrong
-            if it.kind == "unexplained" and it.name in headers and not it.parts and not it.source
+            if it.kind == "unexplained" and it.name in headers and not it.parts
+            if self.lost or not it.source
         ]
         put_back = candidate.exact.keys() | candidate.constants.keys()
         made = [it for it in explained if it.kind == "made" and makes_numbers(it.detail)]
@@ -109,7 +111,6 @@ class Ahead:
             if it.name in headers and headers[it.name].dtype == "F16"
         ]
         self.unknown = [it.name for it in unknown]
-        self.lost = [it.name for it in wrong if it.kind == "missing"]
         self.only = len(wrong) == len(self.unknown) + len(self.lost)
 
 
