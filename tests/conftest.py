@@ -49,7 +49,7 @@ def _returned_buffers_are_overwritten():
             try:
                 yield view
             finally:
-                view[:] = ANYTHING
+                view[:] = ANYTHING[: len(view)]
 
     Buffers.lend = lend
     yield
