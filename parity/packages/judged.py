@@ -109,8 +109,9 @@ def unrounded_numbers(
     from ..reference.numbers import numbers_of
 
     known = {it.name for it in explained if it.source or it.kind == "made"}
-    narrow = {n: it for n, it in numbers_in(file).items() if it.dtype == np.float16}
-    rest = {n: it for n, it in narrow.items() if n not in known and float(it * FINE) % 1}
+    narrow = {n: float(it) for n, it in numbers_in(file).items() if it.dtype == np.float16}
+    fine = {n for n, it in narrow.items() if np.isfinite(it) and it * FINE % 1}
+    rest = {n: it for n, it in numbers_in(file).items() if n in fine - known}
     if not rest:
         return {}
     numbers = numbers_of(model, golden.probes[0])

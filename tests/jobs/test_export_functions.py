@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from click.testing import CliRunner
 
@@ -147,6 +148,14 @@ def scaled(): return seeded(Scaled)
 def distances(): return seeded(Distances)
 def almost(): return seeded(Almost)
 def by_hand(): return seeded(ByHand)
+class Far(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.near, self.far = nn.Linear(16, 4), nn.Linear(16, 4)
+    def forward(self, x):
+        return torch.where(x.sum(-1, keepdim=True) > 1e4, self.far(x), self.near(x))
+
+def far(): return seeded(Far)
 def near(): return seeded(Near)
 def turned(): return seeded(Turned)
 """
@@ -288,6 +297,20 @@ def test_what_is_computed_ahead_of_time_in_another_order_is_unverified_and_named
     status, detail = details(verdict_of(result))["fingerprints"]
     assert status == "unverified"
     assert "may be computed from g ahead of time" in detail
+
+
+def test_a_weight_that_was_replaced_differs_though_no_probe_reaches_it(invoke):
+    assert verdict_of(invoke("export", "onnx", "by_functions:far", "a.onnx", "--json"))
+    model = onnx.load("a.onnx")
+    (weight,) = (it for it in model.graph.initializer if it.name == "far.weight")
+    other = np.random.default_rng(1).normal(size=tuple(weight.dims)).astype(np.float32)
+    weight.CopyFrom(onnx.numpy_helper.from_array(other, weight.name))
+    onnx.save(model, "b.onnx")
+    verdict = verdict_of(invoke("parity", "check", "by_functions:far", "b.onnx", "--json"))
+    assert verdict["status"] == "DIFFERS"
+    status, detail = details(verdict)["fingerprints"]
+    assert status == "fail"
+    assert "far.weight" in detail
 
 
 def test_integers_that_rounding_chooses_are_unverified_and_not_wrong(invoke):
