@@ -74,15 +74,6 @@ def reserve(descriptor: int, size: int) -> bool:
     return _call("fallocate", descriptor, 0, ctypes.c_int64(0), ctypes.c_int64(size))
 
 
-def sync_folder(folder: Path) -> None:
-    """Ask the disk to keep the names in FOLDER."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @cache
 def _function(name: str) -> Callable[..., Any] | None:
     return getattr(ctypes.CDLL(None, use_errno=True), name, None)

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from ...errors import TargetExistsError, WeighbridgeError
-from ..common.system import exchange, sync_folder, writing
+from ..common.system import exchange, writing
 from .locks import lock
 from .records import (
     BESIDE,
@@ -139,8 +139,6 @@ class Staging:
         with writing(self.target):
             self._forget_key()
             self._move(self.target)
-        with suppress(OSError):  # it is there, and saying that it is not would be wrong
-            sync_folder(self.target.parent)
         return self.target
 
     def reject(self) -> Path:
