@@ -18,6 +18,12 @@ BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
 CUT: Final = np.uint64(52 - 7)  # bits of a float64 that a bfloat16 does not have
 LARGE: Final = 2.0**1000  # far beyond bfloat16, where it is infinite; NaN is not less
 NORMAL: Final = 2.0**-126  # the smallest number that has all digits, in bfloat16
+HALF: Final = np.dtype(np.float16)
+GONE: Final = np.uint32(23 - 10)  # bits of a float32 that a float16 does not have
+# Bits of float32 numbers: all but the sign; the smallest float16 that has all digits; the first that is
+# rounded to infinity; and by how much exponents of float32 are larger, less half of the last place.
+SIZE, SMALL, INFINITE = np.uint32((1 << 31) - 1), np.uint32(0x38800000), np.uint32(0x477FF000)
+MOVED: Final = np.uint32((127 - 15 << 23) - ((1 << 12) - 1))
 
 
 def round_once(values: Array, dtype: np.dtype[Any], room: Room | None = None) -> Array:
@@ -34,6 +40,8 @@ def round_once(values: Array, dtype: np.dtype[Any], room: Room | None = None) ->
     """
     with np.errstate(over="ignore", invalid="ignore"):  # infinities and NaN are the caller's
         room = room or Room()
+        if dtype == HALF and values.dtype == np.float32:
+            return _half(np.ascontiguousarray(values), room)
         if dtype == BFLOAT16 and values.size and values.dtype == np.float64:
             values = _cut(values, room)
         elif dtype.char not in NATIVE and values.dtype == np.float64:
@@ -71,3 +79,26 @@ def _cut(values: Float64, room: Room) -> Array:
     if tiny is not None:
         sizes.flat[tiny] = _on_grid(values.flat[tiny], BFLOAT16)
     return room.copy("narrower", sizes, np.float32)  # from where the cast is fast
+
+
+def _half(values: NDArray[np.float32], room: Room) -> Array:
+    """Return VALUES in float16, on their bits as in :func:`_cut`; numpy takes four times as long.
+
+    Numbers that are subnormal or infinite in float16, zeros and NaN are left to numpy.
+    """
+    bits, shape = values.view(np.uint32), values.shape
+    sizes = np.bitwise_and(bits, SIZE, out=room("sizes", shape, np.uint32))
+    odd = np.flatnonzero((sizes - SMALL) >= INFINITE - SMALL)  # what is smaller wraps around
+    if odd.size > sizes.size // 4:
+        return room.copy("rounded", values, HALF)
+    rounded = np.right_shift(sizes, GONE, out=room("bits", shape, np.uint32))
+    rounded &= np.uint32(1)
+    rounded += sizes
+    rounded -= MOVED
+    rounded >>= GONE
+    sizes ^= bits
+    sizes >>= np.uint32(16)
+    rounded |= sizes
+    made = room.copy("rounded", rounded, np.uint16).view(np.float16)
+    made.reshape(-1)[odd] = values.reshape(-1)[odd]
+    return made

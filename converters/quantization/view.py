@@ -18,6 +18,7 @@ from ..common.dtypes import FLOATS, NUMPY, largest
 from ..values import Array
 from .mlx import SUFFIX, Parts, dequantize, layout, row_blocks, stem
 from .recipe import Recipe
+from .rounding import round_once
 from .scheme import Scheme
 
 COMPANIONS: Final = ("scales", "biases", "global_scale")
@@ -156,8 +157,7 @@ class Dequantized(Derived):
     def _rounded(self, name: str, values: NDArray[np.float32]) -> Array:
         """Return VALUES of the weight NAME in the dtype that it is read in."""
         dtype = NUMPY[self._coarse.get(name, self._dtype)]
-        with np.errstate(over="ignore"):
-            rounded: Array = values.astype(dtype, copy=False)
+        rounded = values if dtype == np.float32 else round_once(values, dtype)
         within = max(values.max(initial=0), -values.min(initial=0)) <= largest(dtype.name)
         if not within and not np.array_equal(np.isfinite(rounded), np.isfinite(values)):
             raise UnsupportedError(

@@ -94,3 +94,14 @@ def test_numbers_of_all_sizes_side_by_side_are_each_rounded_as_alone(values):
     together = round_once(np.array(values), DTYPES["bfloat16"])
     alone = np.concatenate([round_once(np.array([it]), DTYPES["bfloat16"]) for it in values])
     np.testing.assert_array_equal(together.astype(np.float64), alone.astype(np.float64))
+
+
+def test_every_number_near_a_float16_is_rounded_as_numpy_does():
+    grid = GRIDS["float16"].astype(np.float32)
+    ties = (grid[:-1] + np.diff(grid) / 2).astype(np.float32)
+    around = [np.nextafter(ties, np.float32(to)) for to in (-np.inf, np.inf)]
+    numbers = np.concatenate([grid, ties, *around, np.float32([65519, 65520, 1e6, np.inf, 0])])
+    for values in (numbers, -numbers):
+        found = round_once(values, DTYPES["float16"])
+        with np.errstate(over="ignore"):
+            assert found.tobytes() == values.astype(np.float16).tobytes()
