@@ -41,7 +41,7 @@ $(STAMP):
 test: install ## Run the tests that a change must pass before it is committed
 	$(RUN) -m pytest -q $(WORKERS) -m "not heavy"
 
-test-heavy: install ## Run the tests that take long (WEIGHBRIDGE_HEAVY_SAMPLE=0/12 for a twelfth of them)
+test-heavy: install ## Run the tests that take long (WEIGHBRIDGE_HEAVY_SAMPLE=0/24 for some of them)
 	$(RUN) -m pytest -q $(WORKERS) -m heavy $(HEAVY)
 
 fuzz: install ## Run 10,000 malformed inputs, each in a child that is watched (FUZZ="--family gguf --count 200" for some)
