@@ -16,6 +16,7 @@ from ..checkpoints import Checkpoint
 from ..checkpoints.workers import Workers
 from ..common.system import reserve, writing
 from ..quantization import Blocks
+from ..quantization.workspace import Room
 from .blocks import encoded
 from .plan import Made, Plan
 from .rows import dense, made_rows
@@ -96,15 +97,18 @@ def infos(made: Mapping[str, Made], alignment: int) -> Iterator[bytes]:
 def contents(
     name: str, made: Made, plan: Plan, source: Checkpoint, problems: list[str]
 ) -> Iterator[memoryview]:
-    """Yield the bytes of tensor NAME; what its type cannot hold is added to PROBLEMS."""
+    """Yield the bytes of tensor NAME; what its type cannot hold is added to PROBLEMS.
+
+    A yielded view is valid until the next one is asked for.
+    """
     if made.rule is None:
         yield plan.like.raw(name).data
         return
-    kind = made.stored.type
+    kind, room = made.stored.type, Room()
     for member in made.members:
         for rows in made_rows(source, member, made.rule, made.wanted):
             if made.choice and made.choice.codes and isinstance(rows, Blocks):
-                yield encoded(rows, kind).reshape(-1).data
+                yield encoded(rows, kind, room).reshape(-1).data
                 continue
             numbers = dense(rows)
             if not overflows(numbers, kind):

@@ -21,6 +21,7 @@ from ..values import Array
 from .codebooks import CODES, GLOBAL, SCALES, gaps
 from .packing import unpack
 from .scheme import Scheme
+from .workspace import Room
 
 Parts = Mapping[str, Array]
 Dtype = str | np.dtype[Any]  # a safetensors code, a numpy or ml_dtypes name, or the dtype itself
@@ -48,8 +49,8 @@ def part_name(name: str, part: str) -> str:
     return name if part == "weight" else f"{stem(name)}.{part}"
 
 
-def dequantize(parts: Parts, scheme: Scheme) -> NDArray[np.float32]:
-    """Return the canonical value of PARTS in float32, shape ``(..., columns)``.
+def dequantize(parts: Parts, scheme: Scheme, room: Room | None = None) -> NDArray[np.float32]:
+    """Return the canonical value of PARTS in float32, shape ``(..., columns)``; in ROOM if there is one.
 
     It is ``scale * code + bias`` in real arithmetic, rounded to float32 once (with 16-bit scales
     there is next to nothing to round). ``mx.dequantize`` rounds the product and the sum to the
@@ -59,12 +60,13 @@ def dequantize(parts: Parts, scheme: Scheme) -> NDArray[np.float32]:
     biases = _rows(parts["biases"]) if scheme.affine else None
     factors = _factors(parts, len(words))
     columns = scales.shape[-1] * scheme.group_size
-    values = np.empty((len(words), columns), np.float32)
+    room = room or Room()
+    values = room("values", (len(words), columns), np.float32)
     for rows in row_blocks(len(words), columns):
         codes = unpack(words[rows], scheme.bits).reshape(-1, scales.shape[-1], scheme.group_size)
         block = values[rows].reshape(codes.shape)
         if biases is not None:
-            _affine(codes, scales[rows], biases[rows], block)
+            _affine(codes, scales[rows], biases[rows], block, room)
         else:
             _floats(codes, scales[rows], scheme.mode, block)
         if factors is not None:
@@ -88,15 +90,16 @@ def _rows(array: Array) -> Array:
     return array.reshape(-1, array.shape[-1])
 
 
-def _affine(codes: Array, scales: Array, biases: Array, out: Array) -> None:
+def _affine(codes: Array, scales: Array, biases: Array, out: Array, room: Room) -> None:
     """Put ``scales * codes + biases`` into OUT, rounded to float32 once."""
     # A code has 8 bits and a 16-bit scale at most 11: their product is exact in float32.
     narrow = scales.dtype.itemsize == biases.dtype.itemsize == 2
-    kind: Any = np.float32 if narrow else np.float64
-    product: Array = codes.astype(kind)
-    product *= scales.astype(kind)[..., None]
-    product += biases.astype(kind)[..., None]
-    out[:] = product
+    exact = out if narrow else room("exact", out.shape, np.float64)
+    np.copyto(exact, codes)
+    exact *= scales.astype(exact.dtype)[..., None]
+    exact += biases.astype(exact.dtype)[..., None]
+    if not narrow:
+        out[:] = exact
 
 
 def _floats(codes: Array, scales: Array, mode: str, out: Array) -> None:

@@ -20,6 +20,7 @@ from .mlx import SUFFIX, Parts, dequantize, layout, row_blocks, stem
 from .recipe import Recipe
 from .rounding import round_once
 from .scheme import Scheme
+from .workspace import Room
 
 COMPANIONS: Final = ("scales", "biases", "global_scale")
 
@@ -128,10 +129,10 @@ class Dequantized(Derived):
             return
         header = self.headers[name]
         stop = header.nbytes if stop is None else stop
-        width = header.shape[-1] * NUMPY[header.dtype].itemsize
+        width, room = header.shape[-1] * NUMPY[header.dtype].itemsize, Room()
         for rows in _covering(start, stop, width, header.shape[-1]):
             first, last = max(start - rows.start * width, 0), stop - rows.start * width
-            yield from chunks(self._dense_rows(name, rows), first, last)
+            yield from chunks(self._dense_rows(name, rows, room), first, last)
 
     def pieces(self, name: str) -> Iterator[tuple[Parts, NDArray[np.float32], Array]]:
         """Yield rows of the quantized weight NAME, all axes but the last taken as one.
@@ -147,17 +148,16 @@ class Dequantized(Derived):
             exact = dequantize(parts, self._stored[name])
             yield parts, exact, self._rounded(name, exact)
 
-    def _dense_rows(self, name: str, rows: slice) -> Array:
-        """Return ROWS of the weight NAME, all axes but the last taken as one."""
+    def _dense_rows(self, name: str, rows: slice, room: Room) -> Array:
+        """Return ROWS of the weight NAME, all axes but the last taken as one; they lie in ROOM."""
         count = math.prod(self.headers[name].shape[:-1])
-        return self._rounded(
-            name, dequantize(self._part_rows(name, rows, count), self._stored[name])
-        )
+        parts = self._part_rows(name, rows, count)
+        return self._rounded(name, dequantize(parts, self._stored[name], room), room)
 
-    def _rounded(self, name: str, values: NDArray[np.float32]) -> Array:
-        """Return VALUES of the weight NAME in the dtype that it is read in."""
+    def _rounded(self, name: str, values: NDArray[np.float32], room: Room | None = None) -> Array:
+        """Return VALUES of the weight NAME in the dtype that it is read in; in ROOM if there is one."""
         dtype = NUMPY[self._coarse.get(name, self._dtype)]
-        rounded = values if dtype == np.float32 else round_once(values, dtype)
+        rounded = values if dtype == np.float32 else round_once(values, dtype, room)
         within = max(values.max(initial=0), -values.min(initial=0)) <= largest(dtype.name)
         if not within and not np.array_equal(np.isfinite(rounded), np.isfinite(values)):
             raise UnsupportedError(

@@ -6,6 +6,7 @@ import numpy as np
 
 from ...quantization import Blocks
 from ...quantization.rounding import round_once
+from ...quantization.workspace import Room
 from ...values import Array
 from .layouts import BLOCKS
 from .nibbles import apart
@@ -14,16 +15,17 @@ from .routes import shifted
 FOUR, FIVE, EIGHT = 4, 5, 8  # bits
 
 
-def encoded(blocks: Blocks, kind: str) -> Array:
+def encoded(blocks: Blocks, kind: str, room: Room | None = None) -> Array:
     """Return BLOCKS, rows of a weight, as the ggml type KIND stores them, uint8 ``(rows, bytes)``.
 
     Args:
         blocks: parts of shape ``(rows, ...)``.
         kind: a type that :func:`routes` names for them; :func:`route` says what it would lose.
+        room: where the result lies, if there is one.
     """
     layout = BLOCKS[kind]
     rows, columns = blocks.shape
-    made = np.empty(rows * columns // layout.size, layout.record)
+    made = (room or Room())("blocks", (rows * columns // layout.size,), layout.record)
     if blocks.scheme.affine:
         repeat = blocks.scheme.group_size // layout.size
         _spread(made["d"], blocks.parts["scales"], repeat)
