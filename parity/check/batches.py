@@ -243,6 +243,6 @@ def row_errors(found: Array, right: Array) -> Array:
     """
     if right.ndim > 1:
         errors = token_errors(found, right)
-        return errors.reshape(len(right), len(errors) // max(len(right), 1))
-    errors = np.abs(np.atleast_1d(found - right)).astype(np.float64)
-    return errors[:, None] / max(float(np.linalg.norm(right)), np.finfo(np.float64).tiny)
+        return np.asarray(errors.reshape(len(right), len(errors) // max(len(right), 1)))
+    errors: Array = np.abs(np.atleast_1d(found - right)).astype(np.float64)[:, None]
+    return errors / max(float(np.linalg.norm(right)), np.finfo(np.float64).tiny)

@@ -27,6 +27,21 @@ class Scored(nn.Module):
         return {name: at(rows, scores) for name, at in self.outputs.items()}
 
 
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.GRU(16, 12, batch_first=True)
+
+    def forward(self, x):
+        rows, _ = self.layer(x.reshape(2, 6, 16))
+        return {"rows": rows, "last": rows[:, -1]}
+
+
+def recurrent():
+    torch.manual_seed(0)
+    return Recurrent().eval()
+
+
 OUTPUTS = {
     "per_row": {"rows": lambda rows, scores: rows, "scores": lambda rows, scores: scores},
     "one_number": {"total": lambda rows, scores: scores.square().sum()},
@@ -96,3 +111,9 @@ def test_outputs_of_any_shape_pass_and_altered_weights_differ(invoke, kind, name
     assert verdict["status"] == "DIFFERS"
     found = {stage["name"]: stage["status"] for stage in verdict["stages"]}
     assert found["structure"] == "fail"
+
+
+def test_the_few_numbers_that_a_recurrence_ends_with_pass(invoke):
+    words = ("export", "onnx", "of_shapes:recurrent", "a.onnx", "--precision", "fp16")
+    verdict = verdict_of(invoke(12, *words))
+    assert verdict["status"] == "PASS", verdict["stages"]
