@@ -242,7 +242,7 @@ def row_errors(found: Array, right: Array) -> Array:
     Where each row is one number the output is one token, and so is what is allowed of it.
     """
     if right.ndim > 1:
-        errors = token_errors(found, right)
-        return np.asarray(errors.reshape(len(right), len(errors) // max(len(right), 1)))
+        tokens = token_errors(found, right)
+        return tokens.reshape(len(right), len(tokens) // max(len(right), 1))
     errors: Array = np.abs(np.atleast_1d(found - right)).astype(np.float64)[:, None]
     return errors / max(float(np.linalg.norm(right)), np.finfo(np.float64).tiny)

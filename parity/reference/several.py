@@ -113,8 +113,7 @@ def other_rounding(module: nn.Module, dtype: str) -> Iterator[Callable[[int, Any
     """Give a function of a seed and a run that runs it with what MODULE's leaves take and give moved.
 
     They move by up to one unit roundoff of DTYPE, at random, in this thread alone: a leaf may give what is left of
-    large terms. A module from MLX has no leaves that run, and one without submodules may compute anything: what
-    their operations make moves.
+    large terms. Of a module from MLX, and of one without submodules, what operations make moves.
     """
     here, unit = threading.local(), unit_roundoff(dtype)
 
