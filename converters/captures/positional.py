@@ -23,13 +23,14 @@ from .throughout import throughout
 from .tracing import unused_left_out
 
 EXPERTS: Final = "_experts_implementation_internal"  # in a configuration of transformers
+OWN: Final = {"int64": torch.int64, "bool": torch.bool}  # what files have another dtype for
 UPPER: Final = 32  # flexible sizes need a bound, and a signature need not give one
 
 
 class Positional(torch.nn.Module):
     """A module with the inputs and outputs of a signature, by position; outputs in floating point are float32.
 
-    Inputs of int64 may arrive as int32 and are widened for the module.
+    Inputs of int64 may arrive as int32, booleans as either; the module gets them as it takes them.
 
     Attributes:
         integers: dtype of outputs that are integers or booleans.
@@ -41,13 +42,13 @@ class Positional(torch.nn.Module):
         super().__init__()
         self.module = module
         self.names = tuple(port.name for port in signature.inputs)
-        self.wide = tuple(port.dtype == "int64" for port in signature.inputs)
+        self.dtypes = tuple(OWN.get(port.dtype) for port in signature.inputs)
         self.outputs = tuple(port.name for port in signature.outputs)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Call the module by name and return its outputs in the order of the signature."""
-        named = zip(self.names, inputs, self.wide, strict=True)
-        result = self.call({name: x.long() if wide else x for name, x, wide in named})
+        named = zip(self.names, inputs, self.dtypes, strict=True)
+        result = self.call({name: x.to(own) if own else x for name, x, own in named})
         if isinstance(result, Tensor):
             result = (result,)
         if isinstance(result, Mapping):

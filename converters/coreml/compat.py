@@ -69,6 +69,22 @@ def boolean_or(x: Tensor, y: Tensor) -> Any:
     return NotImplemented
 
 
+def clamp(x: Tensor, least: Any = None, most: Any = None) -> Any:
+    """Rewrite a clamp of integers; it is translated as one of numbers in floating point, which index nothing."""
+    if x.is_floating_point():
+        return NotImplemented
+    for pick, bound in ((ATEN.maximum.default, least), (ATEN.minimum.default, most)):
+        x = x if bound is None else pick(x, ATEN.full.default([1], bound, dtype=x.dtype))
+    return x
+
+
+def zeros_like(x: Tensor, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
+    """Rewrite zeros of another dtype than X; they are translated as of its own."""
+    if dtype in (None, x.dtype) or x.is_floating_point():
+        return NotImplemented
+    return x.to(dtype) * 0
+
+
 def gelu(x: Tensor, approximate: str = "none") -> Any:
     """Rewrite the tanh approximation of GELU (Hendrycks and Gimpel 2016, section 2)."""
     if approximate == "none":
@@ -120,9 +136,13 @@ def strided(pool: Any) -> Callable[..., Any]:
 
 # Operations that coremltools 9.0 translates into something else: of an exported GELU it drops
 # `approximate` without a word (apple/coremltools#2863), an error of 2e-4.
-# Triangles of infinities become NaN: it multiplies by 0. Or that it refuses
+# Triangles of infinities become NaN: it multiplies by 0. Zeros and clamped integers have another dtype.
+# Or that it refuses
 # without need: epsilons or a stride that is left to torch, group norms and scatters of sizes that vary.
 MISTRANSLATED: Final[Mapping[Any, Callable[..., Any]]] = {
+    ATEN.clamp.default: clamp,
+    ATEN.clamp_max.default: lambda x, most: clamp(x, None, most),
+    ATEN.clamp_min.default: clamp,
     ATEN.cosine_similarity.default: cosine_similarity,
     ATEN.gelu.default: gelu,
     ATEN.group_norm.default: group_norm,
@@ -130,6 +150,7 @@ MISTRANSLATED: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.rms_norm.default: rms_norm,
     ATEN.tril.default: rewrites.lower,
     ATEN.triu.default: rewrites.upper,
+    ATEN.zeros_like.default: zeros_like,
     **{pool: strided(pool) for pool in POOLS},
 }
 

@@ -138,8 +138,24 @@ def graph_of(
 
 def rewritten(graph: Any) -> Any:
     """Return GRAPH, an ``ExportedProgram``, with what PyTorch's exporter does not translate computed by others."""
+    equal_masks(graph)
     there = {node.target for node in graph.graph.nodes} & REWRITES.keys()
     return graph.run_decompositions({it: REWRITES[it] for it in there}) if there else graph
+
+
+def equal_masks(graph: Any) -> None:
+    """Let masks that are added to attention's scores in GRAPH have the dtype of these, in place; torch takes others."""
+    for node in graph.graph.nodes:
+        if node.target is not ATEN.scaled_dot_product_attention.default:
+            continue
+        mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
+        dtype = node.args[0].meta["val"].dtype
+        if mask is None or mask.meta["val"].dtype in (dtype, torch.bool):
+            continue
+        with graph.graph.inserting_before(node):
+            cast = graph.graph.call_function(ATEN.to.dtype, (mask, dtype))
+        cast.meta["val"] = mask.meta["val"].to(dtype)
+        node.replace_input_with(mask, cast)
 
 
 def plain_squares(graph: Any) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from ...converters.common.dtypes import unit_roundoff
 from ...converters.models import Port, Signature
 from ...converters.values import Array
@@ -78,7 +80,7 @@ def kinds_of(signature: Signature, probe: Probe) -> list[str]:
     """
     _, mask = mask_of(signature, probe)
     if mask is None:
-        return [AMONG] * max(len(it) for it in probe.inputs.values())
+        return [AMONG] * max((len(it) for it in probe.inputs.values() if it.ndim), default=1)
     return [AMONG if row.all() else RIGHT if row[0] else LEFT for row in mask]
 
 
@@ -225,10 +227,22 @@ def shares(
     masks, errors = masks_of(signature, probe), {}
     for port in signature.outputs:
         right = wanted[port.name]
-        if right.dtype.kind != "f" or port.shape[0] != signature.inputs[0].shape[0]:
+        if right.dtype.kind != "f" or port.shape[:1] != signature.inputs[0].shape[:1]:
             continue
-        tokens = token_errors(found[port.name], right).reshape(len(right), -1)[row]
+        tokens = row_errors(found[port.name], right)[row : row + 1].reshape(-1)
         mask = masks[port.name]
         counted = tokens[mask[row] != 0] if mask is not None else tokens
         errors[port.name] = float(counted.max(initial=0.0))
     return errors
+
+
+def row_errors(found: Array, right: Array) -> Array:
+    """Return the relative errors of the tokens of each row: shape ``(rows, tokens)``.
+
+    Where each row is one number the output is one token, and so is what is allowed of it.
+    """
+    if right.ndim > 1:
+        tokens = token_errors(found, right)
+        return tokens.reshape(len(right), len(tokens) // max(len(right), 1))
+    errors: Array = np.abs(np.atleast_1d(found - right)).astype(np.float64)[:, None]
+    return errors / max(float(np.linalg.norm(right)), np.finfo(np.float64).tiny)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -35,7 +36,8 @@ def token_rows(array: Array) -> Array:
     """
     if array.ndim > 3:
         array = np.moveaxis(array, 1, -1)
-    return array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)
+    tokens = math.prod(array.shape[:-1])  # -1 cannot stand for it where the features are none
+    return array.reshape(tokens, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)
 
 
 def select_tokens(array: Array, mask: Array | None) -> Array:
@@ -46,7 +48,9 @@ def select_tokens(array: Array, mask: Array | None) -> Array:
         mask: attention mask, shape ``(batch, sequence)``; outputs of another shape count whole.
     """
     rows = unmasked(array, mask)
-    return token_rows(array) if rows is array else rows.reshape(len(rows), -1)
+    return (
+        token_rows(array) if rows is array else rows.reshape(len(rows), math.prod(rows.shape[1:]))
+    )
 
 
 def relative(difference: Array, reference: Array) -> Distance:

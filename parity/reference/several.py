@@ -103,25 +103,31 @@ class EachOperation(TorchFunctionMode):
         )
 
 
+def is_leaf(module: nn.Module) -> bool:
+    """Say whether MODULE computes without calling another; attention takes its last layer's weights only."""
+    return isinstance(module, nn.MultiheadAttention) or next(module.children(), None) is None
+
+
 @contextlib.contextmanager
 def other_rounding(module: nn.Module, dtype: str) -> Iterator[Callable[[int, Any], Any]]:
-    """Give a function of a seed and a run that runs it with the outputs of MODULE's leaves moved.
+    """Give a function of a seed and a run that runs it with what MODULE's leaves take and give moved.
 
-    They move by up to one unit roundoff of DTYPE, at random; other runs, in other threads, do not. A module that
-    was recorded from MLX has no leaves that run, and one without submodules is a leaf that may compute anything:
-    what their operations make moves.
+    They move by up to one unit roundoff of DTYPE, at random, in this thread alone: a leaf may give what is left of
+    large terms. Of a module from MLX, and of one without submodules, what operations make moves.
     """
     here, unit = threading.local(), unit_roundoff(dtype)
 
     def move(out: Any) -> Any:
-        random = getattr(here, "random", None)
-        if random is None or not isinstance(out, torch.Tensor) or not out.is_floating_point():
+        if type(out) is tuple:
+            return tuple(map(move, out))
+        random, plain = getattr(here, "random", None), not isinstance(out, torch.Tensor)
+        if random is None or plain or not out.is_floating_point():
             return out
         noise = torch.rand(out.shape, generator=random, dtype=torch.float32) * 2 - 1
         return (out.double() * (1 + unit * noise.double())).to(out.dtype)
 
-    recorded: list[Any] = [child for child in module.modules() if "rounded" in vars(child)]
-    alone = not recorded and next(module.children(), None) is None
+    recorded: list[Any] = [it for it in module.modules() if "rounded" in vars(it)]
+    alone = not (recorded or [*module.children()])
 
     def moved(seed: int, run: Any) -> Any:
         here.random = torch.Generator().manual_seed(seed)
@@ -131,8 +137,9 @@ def other_rounding(module: nn.Module, dtype: str) -> Iterator[Callable[[int, Any
         finally:
             here.random = None
 
-    leaves = [child for child in module.modules() if not (alone or [*child.children()])]
-    handles = [leaf.register_forward_hook(lambda _, __, out: move(out)) for leaf in leaves]
+    leaves = [] if alone else [*filter(is_leaf, module.modules())]
+    handles = [it.register_forward_hook(lambda _, __, out: move(out)) for it in leaves]
+    handles += [it.register_forward_pre_hook(lambda _, given: move(given)) for it in leaves]
     for child in recorded:
         child.rounded = move
     try:

@@ -87,6 +87,25 @@ class Summed(nn.Module):
         return torch.zeros_like(mean[:, :2]).scatter_add(1, places, cat)
 
 
+class Padded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+
+    def forward(self, x, hidden, ids):
+        places = ids[..., None].expand(-1, -1, 16).clamp(max=5).clamp_min(1)
+        return self.attention(x, x, x, key_padding_mask=hidden)[0], torch.gather(x, 1, places)
+
+
+class Ahead(nn.Module):  # its mask is float32 whatever the rest is in
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerDecoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
+
+    def forward(self, cat, mean):
+        return self.layer(cat, mean, tgt_mask=nn.Transformer.generate_square_subsequent_mask(6))
+
+
 def seeded(kind):
     torch.manual_seed(0)
     return kind().eval()
@@ -97,6 +116,8 @@ def pictures(): return seeded(Pictures)
 def written(): return seeded(Written)
 def looked(): return seeded(Looked)
 def summed(): return seeded(Summed)
+def padded(): return seeded(Padded)
+def ahead(): return seeded(Ahead)
 def slopes(): return seeded(Slopes)
 """
 TARGETS = {"coreml": "a.mlpackage", "onnx": "a.onnx", "coreai": "a.aimodel"}
@@ -112,6 +133,8 @@ def export(tmp_path, monkeypatch):
     np.savez("ids.npz", ids=np.array([[3, 4, 5, 0, 0], [1, 2, 0, 0, 0]]))
     two = {"cat": draw.normal(size=(2, 6, 16)), "mean": draw.normal(size=(2, 5, 16))}
     np.savez("two.npz", **{name: it.astype(np.float32) for name, it in two.items()})
+    ids, hidden = draw.integers(0, 8, (2, 6)), np.array([[0] * 6, [0, 0, 0, 0, 1, 1]], bool)
+    np.savez("padded.npz", x=two["cat"].astype(np.float32), hidden=hidden, ids=ids)
     np.savez("image.npz", image=draw.uniform(0, 255, (2, 3, 12, 12)).astype(np.float32))
 
     def run(kind, name, inputs, precision):
@@ -164,3 +187,16 @@ def test_what_onnxruntime_lacks_in_float16_is_unverified_and_not_wrong(export):
     assert verdict["status"] == "UNVERIFIED"
     found = [it["detail"] for it in verdict["stages"] if it["name"] == "outputs"]
     assert "ScatterElements" in found[-1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision"),
+    [("coreml", "fp32"), ("coreml", "mixed"), ("coreai", "fp16"), ("onnx", "fp16")],
+)
+def test_masks_of_booleans_and_clamped_places_pass(export, kind, precision):
+    document = export(kind, "padded", "padded.npz", precision)
+    assert document["verdict"]["status"] in ("PASS", "PASS-REFERENCE")
+
+
+def test_a_float32_mask_of_attention_in_float16_loads_in_onnxruntime(export):
+    assert export("onnx", "ahead", "two.npz", "fp16")["verdict"]["status"] == "PASS"

@@ -8,6 +8,7 @@ import pytest
 import torch
 from mlx import nn as layers
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from weighbridge import capture
 from weighbridge.converters.common.dtypes import unit_roundoff
@@ -102,6 +103,32 @@ def test_outputs_are_moved_by_one_rounding_at_most():
         found = moved(0, lambda: module(x))
     quotient = (found / module(x) - 1).abs().detach().numpy()
     assert 0.5 * unit_roundoff("float16") < quotient.max() <= 1.001 * unit_roundoff("float16")
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.GRU(16, 12), nn.LSTM(16, 12), nn.MultiheadAttention(16, 2)],
+    ids=lambda it: type(it).__name__,
+)
+def test_every_output_of_recurrences_and_attention_is_moved(layer):
+    """They give several: one run and eight others were the same, and a right GRU was rejected."""
+    module, x = nn.Sequential(layer), torch.randn(5, 2, 16)
+    given = (x, x, x) if isinstance(layer, nn.MultiheadAttention) else (x,)
+    with torch.no_grad(), other_rounding(module, "float32") as moved:
+        once, other = (tree_leaves(it) for it in (layer(*given), moved(0, lambda: layer(*given))))
+    for one, two in zip(once, other, strict=True):
+        assert 0 < (one - two).norm() / one.norm() < 10 * unit_roundoff("float32")
+
+
+def test_what_is_left_of_large_terms_is_moved_as_they_are():
+    """Of its own size it moved by a rounding, and a right mean of such numbers was rejected."""
+    module = nn.Sequential(nn.Linear(2, 1, bias=False), nn.Identity())
+    with torch.no_grad():
+        module[0].weight.copy_(torch.tensor([[1000.0, -999.0]]))
+        with other_rounding(module, "float32") as moved:
+            found = [moved(seed, lambda: module(torch.ones(1, 2))).item() for seed in range(8)]
+    off = np.abs(np.array(found) - 1).max()
+    assert 100 * unit_roundoff("float32") < off < 3000 * unit_roundoff("float32")
 
 
 def test_the_worst_of_several_runs_counts():
