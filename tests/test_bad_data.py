@@ -102,6 +102,11 @@ CASES = {  # what is wrong: what makes it, the settings, what is said
         "rows.jsonl: line 2: invalid continuation byte; save the file as UTF-8",
     ),
     "a wrong key": (lambda: lines([{"txt": "a"}]), TEXTS, "line 1: no text text; is it txt?"),
+    "data of another kind": (
+        lambda: lines([{"prompt": "a", "completion": "b"}] * 4),
+        ("data=rows.jsonl", "objective=seq2seq_lm"),
+        "1 problem\n  it learns from rows with document, query: --set data.kind=pairs; data.columns",
+    ),
     "too long": (
         lambda: lines([TEXT] * 4),
         (*TEXTS, "data.length=[4]", "data.too_long=refuse"),

@@ -14,8 +14,11 @@ import numpy as np
 from .. import __version__
 from ..converters.adapters.open import ADDED_TO, GRIDS, ORIGINAL
 from ..converters.checkpoints import Header, open_checkpoint, save_tensors
+from ..converters.checkpoints.shards import INDEX
 from ..converters.common.dtypes import CODE
 from ..converters.common.hints import command, unused
+from ..converters.documents import CONFIG, read_object
+from ..converters.libraries.finding import module_of
 from ..converters.libraries.modules import torch_kinds
 from ..converters.models import MANIFEST, Model
 from ..converters.planning.opening import open as open_model
@@ -30,6 +33,8 @@ from .adapters import parameters_of, turned, updates_of
 from .config import TrainConfig
 from .configuration.updates import AdapterSection
 from .tasks import PREFIX, Task
+
+WEIGHTS, APART = "model.safetensors", "weights.safetensors"  # of a run, and of some checkpoints
 
 
 def write_result(
@@ -67,7 +72,7 @@ def write_result(
         task.save_weights(folder, weights)
         return
     named, naming = mlx_weights(task, weights)
-    save_tensors(folder / "model.safetensors", named, {"format": naming})
+    save_tensors(folder / WEIGHTS, named, {"format": naming})
 
 
 def check_result(task: Task, adapter: AdapterSection | None) -> None:
@@ -116,6 +121,26 @@ def _beside(task: Task, parameters: Mapping[str, Array]) -> dict[str, Array]:
     return {
         name: it for name, it in tensors.items() if name.rpartition(".")[0] in modules
     } | trained
+
+
+def name_apart(folder: Path) -> None:
+    """Call the weights in FOLDER, a checkpoint of a run, so that mlx-embeddings does not take them for the run's.
+
+    ``mlx_embeddings.load(RUN)`` reads every ``model*.safetensors`` below RUN. It loads a checkpoint by its new
+    name too, and transformers does by the index; ``mlx_lm.load`` does not, so other models keep theirs.
+    """
+    weights, config = folder / WEIGHTS, folder / "config.json"
+    if not (weights.is_file() and config.is_file()):
+        return
+    if module_of("mlx-embeddings", read_object(config, CONFIG)) is None:
+        return
+    headers = open_checkpoint(weights).headers
+    index = {
+        "metadata": {"total_size": sum(it.nbytes for it in headers.values())},
+        "weight_map": dict.fromkeys(sorted(headers), APART),
+    }
+    (folder / INDEX.format(stem="model")).write_text(json.dumps(index) + "\n", encoding="utf-8")
+    weights.rename(folder / APART)
 
 
 def write_npz(folder: Path) -> None:

@@ -53,6 +53,7 @@ class Preflight:
         problems: why the run is refused; empty if it is not.
         probed: adapters whose zero half was given small values for the check.
         hardest: the losses of the hardest batches, by what is hard about them.
+        notes: what a user should know of the data.
     """
 
     losses: Mapping[str, float]
@@ -60,6 +61,7 @@ class Preflight:
     problems: tuple[str, ...]
     probed: int
     hardest: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -106,7 +108,7 @@ class Preflight:
         verdict = (
             "preflight: ok" if self.ok else "\n  ".join(["preflight: refused", *self.problems])
         )
-        return "\n".join([*lines, verdict])
+        return "\n".join([*lines, *self.notes, verdict])
 
     def document(self) -> dict[str, Any]:
         """Return everything as JSON values."""
@@ -116,6 +118,7 @@ class Preflight:
             "losses": _finite(self.losses),
             "hardest": _finite(self.hardest),
             "problems": list(self.problems),
+            "notes": list(self.notes),
             "parameters": rows,
         }
 
@@ -238,6 +241,12 @@ def _row(name: str, parameter: Parameter, found: Mapping[str, Gradients]) -> Row
     )
 
 
+def _outside(name: str) -> str:
+    """Return what to do about NAME where it is a parameter of the objective's own: only the model's train."""
+    own = not name.startswith(PREFIX)
+    return "; parameters train in the model alone: hold it there, or as a buffer" if own else ""
+
+
 def _dead(row: Row) -> list[str]:
     """Return the backends in which the loss does not depend on a parameter."""
     sizes = row.largest.items()
@@ -247,7 +256,7 @@ def _dead(row: Row) -> list[str]:
 def _problems(row: Row, tolerance: float, alive: Collection[str]) -> list[str]:
     if not row.trainable:
         return [
-            f"{row.name}: is frozen but has a gradient in {backend}"
+            f"{row.name}: is frozen but has a gradient in {backend}{_outside(row.name)}"
             for backend, size in row.largest.items()
             if size is not None
         ]

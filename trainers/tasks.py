@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -85,6 +85,11 @@ class Task:
         }
         adapters = parameters_of(self.updates, PREFIX)
         return own | {name: Parameter(value.shape, True) for name, value in adapters.items()}
+
+    def notes(self) -> Iterator[str]:
+        """Yield what a user should know of the data, such as which rows were left out, by split."""
+        for name, split in self.splits.items():
+            yield from (f"data.{name}: {note}" for note in getattr(split, "notes", ()))
 
     def frozen(self) -> str:
         """Return a hash of the weights that training does not change: a run goes on with the same ones.

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
+import mlx.core as mx
+import mlx_embeddings
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from safetensors.torch import load_file
+from mlx.utils import tree_flatten
+from safetensors.torch import load_file, save_file
 from torch.nn import functional
-from transformers import AutoModelForCausalLM
+from transformers import AutoModel, AutoModelForCausalLM
 
 from weighbridge.cli import main
 from weighbridge.converters.adapters import read_adapter
+from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.jobs.converting import convert
 from weighbridge.jobs.options import Options
 from weighbridge.tests.support.atlas import tiny
 from weighbridge.tests.trainers.conftest import Ids
 from weighbridge.trainers.adapters import updates_of
 from weighbridge.trainers.config import validate
-from weighbridge.trainers.export import write_result
+from weighbridge.trainers.export import name_apart, write_result
 from weighbridge.trainers.runs.loop import make_step, train
 from weighbridge.trainers.tasks import PREFIX, build_task
 
@@ -273,3 +278,62 @@ def test_a_checkpoint_holds_the_adapter_of_its_step(pairs_config, pairs_task, tm
     first, last = (read_adapter(folder).updates for folder in checkpoints)
     assert first.keys() == last.keys() == read_adapter(tmp_path / "run").updates.keys()
     assert not any(np.array_equal(first[name].delta(), last[name].delta()) for name in first)
+
+
+@pytest.fixture(scope="module")
+def whole_run(tiny_bert_dir, pairs_folder, tmp_path_factory):
+    """Return a run that trained all weights of an encoder, with its checkpoints."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    sets = {"model": tiny_bert_dir, "steps": 2, "batch_size": 4, "checkpoint_every": 1}
+    sets |= {
+        "data.kind": "pairs",
+        "data.train": pairs_folder / "train.jsonl",
+        "objective": "contrastive",
+    }
+    sets |= {"data.validation": pairs_folder / "validation.jsonl", "optimizer.learning_rate": 1e-2}
+    sets |= {"freeze": "[pooler]", "data.lengths.query": [16], "data.lengths.document": [16]}
+    words = [part for key, value in sets.items() for part in ("--set", f"{key}={value}")]
+    invoke("train", folder, "--backend", "torch", *words)
+    return folder
+
+
+def same_weights(loaded, path):
+    """Say whether the MLX model LOADED has the weights in the file at PATH."""
+    held, kept = dict(tree_flatten(loaded.parameters())), mx.load(str(path))
+    return all(mx.array_equal(held[name], kept[name]).item() for name in held)
+
+
+def test_a_run_with_checkpoints_loads_in_the_library_of_its_encoder(whole_run):
+    """``mlx_embeddings.load`` reads every ``model*.safetensors`` below the folder that it is given."""
+    assert same_weights(mlx_embeddings.load(str(whole_run))[0], whole_run / "model.safetensors")
+    for step in (1, 2):
+        checkpoint = whole_run / "checkpoints" / f"step-0000000{step}"
+        loaded = mlx_embeddings.load(str(checkpoint))[0]
+        assert same_weights(loaded, checkpoint / "weights.safetensors")
+        _, report = AutoModel.from_pretrained(checkpoint, output_loading_info=True)
+        assert not report["missing_keys"] - {"pooler.dense.weight", "pooler.dense.bias"}
+    assert not same_weights(loaded, checkpoint.parent / "step-00000001" / "weights.safetensors")
+    opened = open_model(str(checkpoint))
+    assert opened.checkpoint.headers == open_model(str(whole_run)).checkpoint.headers
+    assert opened.framework == "mlx"
+
+
+def test_a_run_of_an_earlier_version_goes_on_and_loads(whole_run, tmp_path):
+    """Earlier versions called the weights of every checkpoint ``model.safetensors``."""
+    run = shutil.copytree(whole_run, tmp_path / "run")
+    for folder in (run / "checkpoints").glob("step-*"):
+        (folder / "model.safetensors.index.json").unlink()
+        (folder / "weights.safetensors").rename(folder / "model.safetensors")
+    shutil.rmtree(run / "checkpoints" / "step-00000002")
+    invoke("train", run, "--resume")
+    assert same_weights(mlx_embeddings.load(str(run))[0], whole_run / "model.safetensors")
+
+
+def test_checkpoints_of_a_decoder_load_in_mlx_lm(tmp_path):
+    """Only the weights of what mlx-embeddings has a class for get another name in checkpoints."""
+    for kind, kept in {"llama": "model.safetensors", "qwen3": "weights.safetensors"}.items():
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / "config.json").write_text(json.dumps({"model_type": kind}))
+        save_file({"a": torch.zeros(2)}, tmp_path / kind / "model.safetensors")
+        name_apart(tmp_path / kind)
+        assert (tmp_path / kind / kept).is_file()

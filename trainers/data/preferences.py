@@ -14,7 +14,7 @@ import xxhash
 from ...converters.values import Array
 from ...errors import BadInputError
 from .batches import Batch
-from .rows.tables import Refused, Row, lacking, part_of, read_table, taken
+from .rows.tables import SHOWN, Refused, Row, lacking, part_of, read_table, taken
 from .tokens.buckets import fitting, padded, real, require_fit, suited
 from .tokens.coding import Coder, tokenizer_of
 from .tokens.forms import IGNORED, Coded, Form, Way, coded, conversation, largest
@@ -46,12 +46,36 @@ def read_split(section: PreferencesData, path: Path, context: Context) -> Prefer
     counts = Counter(empty=len(rows) - len(kept))
     limit = Limit(lengths[-1], section.too_long)
     answers = list(zip(*(fitted(them, limit, counts) for them in both), strict=True))
-    left = [it for it in answers if all(map(learns, it))]
-    counts.update(examples=len(left), nothing_to_learn=len(answers) - len(left))
+    learned = {
+        place: it for (place, _), it in zip(kept, answers, strict=True) if all(map(learns, it))
+    }
+    same = [place for place, it in learned.items() if _alike(*it)]
+    left = [it for it in learned.values() if not _alike(*it)]
+    counts.update(examples=len(left), nothing_to_learn=len(answers) - len(learned))
+    counts.update(same_answers=len(same))
     if not left:
-        raise BadInputError(f"{path}: nothing to learn in it")
+        raise BadInputError(f"{path}: {_unlearnable(len(same), limit, cut=bool(counts['cut']))}")
     require_fit({"data.length": lengths}, max(map(largest, left)), path, context)
-    return Preferences(left, lengths, dict(counts))
+    return Preferences(left, lengths, dict(counts), _left_out(same))
+
+
+def _alike(chosen: Coded, rejected: Coded) -> bool:
+    """Say whether nothing tells both answers apart: their gradients cancel, and neither is ever preferred."""
+    return all(map(np.array_equal, chosen, rejected))
+
+
+def _left_out(same: Sequence[str]) -> tuple[str, ...]:
+    if not same:
+        return ()
+    more = f" and {len(same) - SHOWN} more" if len(same) > SHOWN else ""
+    return (f"{', '.join(same[:SHOWN])}{more}: chosen and rejected are the same; left out",)
+
+
+def _unlearnable(same: int, limit: Limit, *, cut: bool) -> str:
+    if not same:
+        return "nothing to learn in it"
+    within = f", within {limit.length} tokens; --set data.length to more" if cut else ""
+    return f"chosen and rejected are the same in all {same} rows{within}"
 
 
 def _forms_of(row: Row, columns: PreferencesColumns) -> dict[str, Form] | Refused:
@@ -84,6 +108,7 @@ class Preferences:
         answers: the chosen and the rejected one, each behind its prompt.
         lengths: ascending padded lengths.
         report: what was found in the file.
+        notes: which rows were left out, and why.
     """
 
     def __init__(
@@ -91,8 +116,9 @@ class Preferences:
         answers: Sequence[tuple[Coded, ...]],
         lengths: Sequence[int],
         report: dict[str, int],
+        notes: tuple[str, ...] = (),
     ) -> None:
-        self.answers, self.report, self._lengths = answers, report, lengths
+        self.answers, self.report, self.notes, self._lengths = answers, report, notes, lengths
         digest = xxhash.xxh3_128()
         for text in (it for both in answers for it in both):
             digest.update(f"{len(text.ids)} ".encode() + text.ids.tobytes() + text.labels.tobytes())

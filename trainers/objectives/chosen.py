@@ -16,6 +16,7 @@ from ...errors import BadInputError, MismatchError, UsersCodeError
 from ..config import ORIGIN, TrainConfig
 from ..configuration.objectives import CustomObjective
 from ..data.batches import Dataset
+from ..data.rows.guessing import KINDS
 from ..evaluation import Measure, Scores, without_answers
 from ..steps.base import Step
 from .base import Objective, make_objective
@@ -23,6 +24,7 @@ from .outputs import looked_at
 
 POSITIONAL_OR_KEYWORD: Final = inspect.Parameter.POSITIONAL_OR_KEYWORD
 ERRORS: Final = frozenset({"loss", "perplexity", "mae"})  # figures that are better where lower
+GIVEN: Final = {"query_ids": "pairs", "chosen_ids": "preferences", "ids": "text"}  # by which kind
 EXAMPLES: Final = 3  # of the batch that shows what the data holds
 
 
@@ -48,7 +50,7 @@ def fitted(objective: Objective, config: TrainConfig, train: Dataset) -> Objecti
     if problems := [*_missing(objective, given), *_unlike(objective, given)]:
         kind, name = (it.removeprefix(ORIGIN) for it in (config.data.kind, config.objective.name))
         summary = f"data {kind} does not fit the objective {name}"
-        raise MismatchError(summary, problems)
+        raise MismatchError(summary, _other_kind(objective, kind) or problems)
     return taking(objective, given)
 
 
@@ -183,6 +185,17 @@ def _missing(objective: Objective, given: Mapping[str, Array]) -> list[str]:
         return []
     wanted = " or ".join(objective.wanted)
     return [f"{wanted} is an input of the objective, and not in the data: {', '.join(given)}"]
+
+
+def _other_kind(objective: Objective, kind: str) -> list[str]:
+    """Return which kind of data OBJECTIVE learns from, where that is not KIND, one that is read here."""
+    inputs = objective.dynamic or ()
+    meant = next((it for name, it in GIVEN.items() if name in inputs), kind)
+    if ":" in kind or meant == kind:
+        return []
+    columns = sorted(next(needed for needed, it in KINDS if it == meant))
+    said = f"it learns from rows with {', '.join(columns)}: --set data.kind={meant}"
+    return [f"{said}; data.columns says what they are called where they have other names"]
 
 
 def _unlike(objective: Objective, given: Mapping[str, Array]) -> list[str]:

@@ -84,12 +84,18 @@ class Checkpoints:
             )
         return self._read(STEP, steps[-1]) if steps else None
 
-    def tidy(self) -> None:
-        """Remove what a killed run left: half-written points, and those that it would not have kept."""
+    def tidy(self, renew: Callable[[Path], None] = lambda _: None) -> None:
+        """Remove what a killed run left: half-written points, and those that it would not have kept.
+
+        Args:
+            renew: brings the folder of a point that is kept, of an earlier version, into today's form.
+        """
         for leftover in self.folder.glob(f"{TEMPORARY}*"):
             _remove(leftover)
         if self._steps(STEP):
             self._prune()
+        for step in self._steps(STEP):
+            renew(self._path(STEP, step))
 
     def best(self, step: int) -> Checkpoint:
         """Return the best checkpoint of STEP."""

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypedDict, Unpack
 
@@ -277,4 +278,5 @@ def _check(task: Task, config: TrainConfig, step: Step) -> Preflight:
     )
     checked = with_cause(checked, lambda: explained(task, step, first))
     batches = hardest_batches(train, config.largest_batch, order.divided)
-    return with_hardest(checked, step, batches, lambda batch: explained(task, step, batch))
+    checked = with_hardest(checked, step, batches, lambda batch: explained(task, step, batch))
+    return replace(checked, notes=tuple(task.notes()))

@@ -18,7 +18,7 @@ from ...errors import DivergedError, MismatchError
 from ..config import TrainConfig
 from ..data.retrieval import paired_bootstrap
 from ..evaluation import Scores, improved
-from ..export import base_record, command_after, next_command, write_npz, write_result
+from ..export import base_record, command_after, name_apart, next_command, write_npz, write_result
 from ..plots import plot_run, plot_speed
 from ..ranks import RANDOM
 from ..schedule import learning_rate
@@ -92,7 +92,7 @@ class Run:
         self._done = self._restore(self._latest())
         self._watchdog = Watchdog(out, config.watchdog)
         self._begin()
-        self.ranks.write(self._checkpoints.tidy)  # all is read: nothing keeps the run from going on
+        self.ranks.write(lambda: self._checkpoints.tidy(name_apart))  # all is read: the run goes on
 
     def _begin(self) -> None:
         """Forget what was recorded after the last checkpoint: it is done again."""
@@ -147,10 +147,11 @@ class Run:
             note=command_after(onward, self._out, self._config),
         )
 
-    def _export(self, folder: Path, weights: Mapping[str, Array]) -> None:
-        """Write to FOLDER what other commands read: an adapter, or whole weights."""
+    def _export(self, folder: Path, weights: Mapping[str, Array]) -> Path:
+        """Write to FOLDER, which is returned, what other commands read: an adapter, or whole weights."""
         write_result(folder, self._task, self._config.adapter, weights, self._base)
         self._complete(folder)
+        return folder
 
     def plot(self) -> None:
         """Draw the run so far."""
@@ -350,7 +351,7 @@ class Run:
         self.ranks.write(
             lambda: self._checkpoints.write(
                 Checkpoint(self._done, self._step.state() | {RANDOM: random}, facts | self._given),
-                lambda folder: self._export(folder, self._step.weights()),
+                lambda folder: name_apart(self._export(folder, self._step.weights())),
             )
         )
         self._clock.start()

@@ -71,6 +71,29 @@ def test_examples_without_an_answer_are_left_out_and_counted(read):
         read([ROW | {"chosen": " "}])
 
 
+def test_examples_whose_answers_are_the_same_are_left_out_counted_and_named(read):
+    same = ROW | {"rejected": ROW["chosen"]}
+    train = read([ROW, same, ROW, same])["train"]
+    assert (len(train), train.report["examples"], train.report["same_answers"]) == (2, 2, 2)
+    assert train.notes == ("line 2, line 4: chosen and rejected are the same; left out",)
+    assert read([ROW])["train"].notes == ()
+    with pytest.raises(
+        BadInputError, match=r"chosen and rejected are the same in all 25 rows"
+    ) as caught:
+        read([same] * 25)
+    assert "line" not in str(caught.value)
+    many = read([ROW, *[same] * 30])["train"].notes[0]
+    assert "line 21 and 10 more: chosen" in many
+
+
+def test_answers_that_differ_beyond_the_length_are_the_same(read):
+    far = {"prompt": "x", "chosen": "y" * 60 + "a", "rejected": "y" * 60 + "b"}
+    train = read([ROW, far], length=[60])["train"]
+    assert (len(train), train.report["same_answers"]) == (1, 1)
+    with pytest.raises(BadInputError, match=r"in all 1 rows, within 60 tokens.*data\.length"):
+        read([far], length=[60])
+
+
 def test_preferences_seen_in_training_are_counted(read):
     assert leaks(read([ROW])) == {"validation": 1}
 
