@@ -127,12 +127,13 @@ def name_apart(folder: Path) -> None:
     """Call the weights in FOLDER, a checkpoint of a run, so that mlx-embeddings does not take them for the run's.
 
     ``mlx_embeddings.load(RUN)`` reads every ``model*.safetensors`` below RUN. It loads a checkpoint by its new
-    name too, and transformers does by the index; ``mlx_lm.load`` does not, so other models keep theirs.
+    name too, and transformers does by the index; ``mlx_lm.load`` does not, so models that it reads keep theirs.
     """
     weights, config = folder / WEIGHTS, folder / "config.json"
     if not (weights.is_file() and config.is_file()):
         return
-    if module_of("mlx-embeddings", read_object(config, CONFIG)) is None:
+    facts = read_object(config, CONFIG)
+    if module_of("mlx-lm", facts) or not module_of("mlx-embeddings", facts):
         return
     headers = open_checkpoint(weights).headers
     index = {

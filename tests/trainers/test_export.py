@@ -330,8 +330,13 @@ def test_a_run_of_an_earlier_version_goes_on_and_loads(whole_run, tmp_path):
 
 
 def test_checkpoints_of_a_decoder_load_in_mlx_lm(tmp_path):
-    """Only the weights of what mlx-embeddings has a class for get another name in checkpoints."""
-    for kind, kept in {"llama": "model.safetensors", "qwen3": "weights.safetensors"}.items():
+    """Only the weights of what mlx-embeddings alone has a class for get another name in checkpoints."""
+    kinds = {
+        "llama": "model.safetensors",
+        "qwen3": "model.safetensors",
+        "bert": "weights.safetensors",
+    }
+    for kind, kept in kinds.items():
         (tmp_path / kind).mkdir()
         (tmp_path / kind / "config.json").write_text(json.dumps({"model_type": kind}))
         save_file({"a": torch.zeros(2)}, tmp_path / kind / "model.safetensors")

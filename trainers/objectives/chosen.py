@@ -194,8 +194,8 @@ def _other_kind(objective: Objective, kind: str) -> list[str]:
     if ":" in kind or meant == kind:
         return []
     columns = sorted(next(needed for needed, it in KINDS if it == meant))
-    said = f"it learns from rows with {', '.join(columns)}: --set data.kind={meant}"
-    return [f"{said}; data.columns says what they are called where they have other names"]
+    start = f"it learns from rows with {', '.join(columns)}: --set data.kind={meant}"
+    return [f"{start}; data.columns says what they are called where they have other names"]
 
 
 def _unlike(objective: Objective, given: Mapping[str, Array]) -> list[str]:
