@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from .captures.rewrites import bucketize, distances, median, median_of_all, windows
+from .captures.rewrites import bucketize, clamp, distances, median, median_of_all, windows
 from .captures.tracing import unused_left_out
 
 if TYPE_CHECKING:
@@ -146,6 +146,7 @@ REWRITES: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN._cdist_forward.default: distances,
     ATEN.argmin.default: argmin,
     ATEN.bucketize.Tensor: bucketize,
+    ATEN.clamp.default: clamp,
     ATEN.cumprod.default: cumprod,
     ATEN.diagonal.default: diagonal,
     ATEN.elu.default: elu,

@@ -22,6 +22,13 @@ def distances(one: Tensor, other: Tensor, p: float = 2, _: Any = None) -> Tensor
     return torch.pow(torch.pow(apart, p).sum(-1), 1 / p)
 
 
+def clamp(x: Tensor, least: Any = None, most: Any = None) -> Any:
+    """Clamp integers by numbers in floating point, which make numbers in floating point of them."""
+    if x.is_floating_point() or not (isinstance(least, float) or isinstance(most, float)):
+        return NotImplemented
+    return torch.clamp(x.to(torch.get_default_dtype()), least, most)
+
+
 def median(x: Tensor, dim: int, keepdim: bool = False) -> Any:
     """Return the lower one of the middle elements and where it is; NaN where there is one."""
     size = x.shape[dim]

@@ -71,10 +71,10 @@ def boolean_or(x: Tensor, y: Tensor) -> Any:
 
 def clamp(x: Tensor, least: Any = None, most: Any = None) -> Any:
     """Rewrite a clamp of integers; it is translated as one of numbers in floating point, which index nothing."""
-    if x.is_floating_point():
+    if x.is_floating_point() or isinstance(least, float) or isinstance(most, float):
         return NotImplemented
     for pick, bound in ((ATEN.maximum.default, least), (ATEN.minimum.default, most)):
-        x = x if bound is None else pick(x, ATEN.full.default([1], bound, dtype=x.dtype))
+        x = x if bound is None else pick(x, ATEN.full.default([1] * x.ndim, bound, dtype=x.dtype))
     return x
 
 
