@@ -29,6 +29,7 @@ from .captures.positional import (
     in_precision,
     quiet,
     record,
+    require_axes,
 )
 from .captures.program_options import ProgramOptions
 from .checkpoints.formats.coreai.asset import METADATA, SUFFIX, Asset
@@ -91,6 +92,7 @@ def export_coreai(
     """
     if target.suffix != SUFFIX:
         raise BadInputError(f"{target}: expected a name in {SUFFIX}")
+    require_axes(signature, "Core AI")
     taken = one_text(signature) if options.stateful else signature
     limits = bounds(taken, options.upper)
     step("recording the module")

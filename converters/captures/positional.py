@@ -70,6 +70,18 @@ class Positional(torch.nn.Module):
         return self.module(**named)
 
 
+def require_axes(signature: Signature, runtime: str) -> None:
+    """Refuse inputs of SIGNATURE that are one number without axes, which RUNTIME does not take.
+
+    Raises:
+        UnsupportedError: there are such inputs.
+    """
+    if alone := [port.name for port in signature.inputs if not port.shape]:
+        raise UnsupportedError(
+            f"{runtime} takes no input without axes, as {', '.join(alone)}: give it the shape (1,)"
+        )
+
+
 class Halved(Positional):
     """A module in float16; inputs in floating point are rounded for it.
 

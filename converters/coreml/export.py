@@ -20,7 +20,7 @@ from ..captures.mlprogram.program import load_program
 from ..captures.mlprogram.toolkit import coremltools, quiet, types
 from ..captures.mlprogram.variables import every_operation, variables
 from ..captures.pictured import Pictured, before_model
-from ..captures.positional import record, record_layers
+from ..captures.positional import record, record_layers, require_axes
 from ..captures.tracing import unused_left_out
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
@@ -144,6 +144,7 @@ def export_coreml(  # noqa: PLR0913  # the options of a verb, by keyword
         UnsupportedError: operations without a translation, all listed, or what cannot be recorded.
     """
     require_package(target, compute, options)
+    require_axes(signature, "Core ML")
     form = form_of(signature, upper or {}, options)
     within = (target.parent, trial)
     made = {name: converted(module, it, compute, within) for name, it in form.functions.items()}

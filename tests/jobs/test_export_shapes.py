@@ -42,6 +42,20 @@ def recurrent():
     return Recurrent().eval()
 
 
+class Tempered(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 5)
+
+    def forward(self, x, t):
+        return {"rows": self.layer(x) * torch.exp(-t), "twice": 2 * t}
+
+
+def tempered():
+    torch.manual_seed(0)
+    return Tempered().eval()
+
+
 OUTPUTS = {
     "per_row": {"rows": lambda rows, scores: rows, "scores": lambda rows, scores: scores},
     "one_number": {"total": lambda rows, scores: scores.square().sum()},
@@ -75,9 +89,9 @@ def invoke(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "of_shapes.py").write_text(CODE)
 
-    def run(rows, *words):
+    def run(rows, *words, **more):
         x = np.random.default_rng(0).normal(size=(rows, 16)).astype(np.float32)
-        np.savez("inputs.npz", x=x)
+        np.savez("inputs.npz", x=x, **more)
         words = [*words, "--inputs", "inputs.npz", "--json"]
         return CliRunner().invoke(main, words)
 
@@ -117,3 +131,17 @@ def test_the_few_numbers_that_a_recurrence_ends_with_pass(invoke):
     words = ("export", "onnx", "of_shapes:recurrent", "a.onnx", "--precision", "fp16")
     verdict = verdict_of(invoke(12, *words))
     assert verdict["status"] == "PASS", verdict["stages"]
+
+
+def test_an_input_that_is_one_number_passes(invoke):
+    words = ("export", "onnx", "of_shapes:tempered", "a.onnx")
+    assert verdict_of(invoke(3, *words, t=np.float32(0.3)))["status"] == "PASS"
+
+
+@pytest.mark.parametrize("kind", ["coreml", "coreai"])
+def test_an_input_that_is_one_number_is_refused_where_inputs_have_axes(invoke, kind):
+    if kind == "coreai":
+        pytest.importorskip("coreai_torch")
+    result = invoke(3, "export", kind, "of_shapes:tempered", TARGETS[kind], t=np.float32(0.3))
+    assert result.exit_code == 3
+    assert "as t: give it the shape (1,)" in json.loads(result.stdout)["error"]["message"]

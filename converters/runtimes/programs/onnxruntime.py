@@ -274,7 +274,7 @@ def _run(session: Any, inputs: Arrays) -> dict[str, Array]:
         raise BadInputError(
             f"the model takes {', '.join(kinds)}; not matched: {', '.join(unknown)}"
         )
-    fed = {name: np.ascontiguousarray(array) for name, array in _cast(inputs, kinds)}
+    fed = {name: np.asarray(array, order="C") for name, array in _cast(inputs, kinds)}
     names = [it.name for it in session.get_outputs()]
     try:
         found = session.run(names, fed)
