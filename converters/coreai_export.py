@@ -97,9 +97,8 @@ def export_coreai(
     limits = bounds(taken, options.upper)
     step("recording the module")
     own, wrapper = in_precision(module, options.precision)
-    graph = record(
-        own, taken, limits, wrapper=keeping(taken, limits) if options.stateful else wrapper
-    )
+    outer = keeping(taken, limits) if options.stateful else wrapper
+    graph = record(own, taken, limits, wrapper=outer)
     step("writing the Core AI asset")
     asset = saved(graph, taken, target)
     about = {"signature": asdict(bounded(signature, limits)), UNREAD: unread(graph)}

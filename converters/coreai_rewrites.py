@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from .captures.rewrites import bucketize, clamp, distances, median, median_of_all, windows
+from .captures.rewrites import bucketize, clamp, distances, median, median_of_all, of_all, windows
 from .captures.tracing import unused_left_out
 
 if TYPE_CHECKING:
@@ -144,6 +144,7 @@ EARLY: Final[Mapping[Any, Callable[..., Any]]] = {ATEN.max_pool3d.default: max_p
 
 REWRITES: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN._cdist_forward.default: distances,
+    **{it: of_all(it) for it in (ATEN.amax.default, ATEN.amin.default)},
     ATEN.argmin.default: argmin,
     ATEN.bucketize.Tensor: bucketize,
     ATEN.clamp.default: clamp,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,6 +28,45 @@ def clamp(x: Tensor, least: Any = None, most: Any = None) -> Any:
     if x.is_floating_point() or not (isinstance(least, float) or isinstance(most, float)):
         return NotImplemented
     return torch.clamp(x.to(torch.get_default_dtype()), least, most)
+
+
+def of_all(pick: Any) -> Callable[..., Any]:
+    """Return a rewrite of PICK, the smallest or largest elements, that names all axes where none is named."""
+    return lambda x, dim=(), keepdim=False: (
+        NotImplemented if dim or not x.ndim else pick(x, [*range(x.ndim)], keepdim)
+    )
+
+
+def corrected(spread: Any) -> Callable[..., Any]:
+    """Return a rewrite of SPREAD, a variance or its root, that says what is taken off the count by default: 1."""
+    return lambda x, dim=None, *, correction=None, keepdim=False: (
+        NotImplemented if correction is not None else spread(x, dim, correction=1, keepdim=keepdim)
+    )
+
+
+def with_mean(spread: Any, x: Tensor, dim: Any = None, **options: Any) -> tuple[Tensor, Tensor]:
+    """Return the SPREAD of X, a variance or its root, and the mean."""
+    axes, options = dim or [*range(x.ndim)], {"correction": 1, "keepdim": False} | options
+    options["correction"] = 1 if options["correction"] is None else options["correction"]
+    return spread(x, axes, **options), x.mean(axes, keepdim=options["keepdim"])
+
+
+def ends(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the smallest and the largest elements."""
+    axes = [*range(x.ndim)] if dim is None else [dim]
+    return x.amin(axes, keepdim), x.amax(axes, keepdim)
+
+
+def place_in_all(pick: Any) -> Callable[..., Any]:
+    """Return a rewrite of PICK, the place of an element among all, that says so of a row of them."""
+    return lambda x, dim=None, keepdim=False: (
+        NotImplemented if dim is not None or keepdim or x.ndim < 2 else pick(x.reshape(-1), 0)
+    )
+
+
+def trunc(x: Tensor) -> Tensor:
+    """Return X without its digits behind the point."""
+    return torch.sign(x) * torch.floor(torch.abs(x))
 
 
 def median(x: Tensor, dim: int, keepdim: bool = False) -> Any:

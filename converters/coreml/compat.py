@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -136,7 +137,8 @@ def strided(pool: Any) -> Callable[..., Any]:
 
 # Operations that coremltools 9.0 translates into something else: of an exported GELU it drops
 # `approximate` without a word (apple/coremltools#2863), an error of 2e-4.
-# Triangles of infinities become NaN: it multiplies by 0. Zeros and clamped integers have another dtype.
+# Triangles of infinities become NaN: it multiplies by 0. Zeros and clamped integers have another dtype,
+# and deviations are divided by the whole count where nothing is said of it.
 # Or that it refuses
 # without need: epsilons or a stride that is left to torch, group norms and scatters of sizes that vary.
 MISTRANSLATED: Final[Mapping[Any, Callable[..., Any]]] = {
@@ -148,6 +150,11 @@ MISTRANSLATED: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.group_norm.default: group_norm,
     ATEN.scatter.value: scatter_value,
     ATEN.rms_norm.default: rms_norm,
+    **{it: rewrites.corrected(it) for it in (ATEN.std.correction, ATEN.var.correction)},
+    **{it: rewrites.place_in_all(it) for it in (ATEN.argmax.default, ATEN.argmin.default)},
+    ATEN.std_mean.correction: partial(rewrites.with_mean, ATEN.std.correction),
+    ATEN.trunc.default: rewrites.trunc,
+    ATEN.var_mean.correction: partial(rewrites.with_mean, ATEN.var.correction),
     ATEN.tril.default: rewrites.lower,
     ATEN.triu.default: rewrites.upper,
     ATEN.zeros_like.default: zeros_like,

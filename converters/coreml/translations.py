@@ -103,3 +103,12 @@ def _write_tokens(context: Any, node: Any) -> None:
     begin, end = (mb.concat(values=[[0, 0], at, [0]], axis=0) for at in (position, end))
     masks = {"begin_mask": OTHERS, "end_mask": OTHERS}
     context.add(mb.slice_update(x=kept, update=new, begin=begin, end=end, **masks, name=node.name))
+
+
+@register_torch_op(torch_alias=["prod.dim_int"])  # type: ignore[untyped-decorator]
+def prod(context: Any, node: Any) -> None:
+    """Translate a product of all elements, or along an axis."""
+    x, *given = ops._get_inputs(context, node, expected=(1, 2, 3))
+    axes = [int(given[0].val)] if given else None  # of all without
+    keep = len(given) > 1 and bool(given[1].val)
+    context.add(mb.reduce_prod(x=x, axes=axes, keep_dims=keep, name=node.name))
