@@ -41,7 +41,7 @@ def round_once(values: Array, dtype: np.dtype[Any], room: Room | None = None) ->
     with np.errstate(over="ignore", invalid="ignore"):  # infinities and NaN are the caller's
         room = room or Room()
         if dtype == HALF and values.dtype == np.float32:
-            return _half(np.ascontiguousarray(values), room)
+            return _half(np.asarray(values, order="C"), room)  # one number stays without axes
         if dtype == BFLOAT16 and values.size and values.dtype == np.float64:
             values = _cut(values, room)
         elif dtype.char not in NATIVE and values.dtype == np.float64:

@@ -105,3 +105,10 @@ def test_every_number_near_a_float16_is_rounded_as_numpy_does():
         found = round_once(values, DTYPES["float16"])
         with np.errstate(over="ignore"):
             assert found.tobytes() == values.astype(np.float16).tobytes()
+
+
+@pytest.mark.parametrize("value", [0.1, 0.0, 1e-7, 1e9])
+def test_one_number_stays_without_axes(value):
+    found = round_once(np.array(value, np.float32), DTYPES["float16"])
+    with np.errstate(over="ignore"):
+        assert (found.shape, found[()]) == ((), np.float16(np.float32(value)))
