@@ -218,7 +218,7 @@ def hidden_alike(exact: Array, array: Array) -> Array:
     if exact.size != array.size:
         return exact
     both = (exact.reshape(array.shape) <= LEAST_HALF) & (array <= HIDDEN)
-    return np.where(both, array.astype(exact.dtype), exact.reshape(array.shape))
+    return np.where(both, array, exact.reshape(array.shape))
 
 
 def bears_out(exact: Array, array: Array) -> bool:

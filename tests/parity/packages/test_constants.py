@@ -8,6 +8,7 @@ import pytest
 from weighbridge.parity.packages.constants import contradictions, exact_by_rule, explain_made
 from weighbridge.parity.packages.exact import exact_constants, exact_scalars
 from weighbridge.parity.packages.source import SourceTensors
+from weighbridge.parity.reference.computed import Computed
 from weighbridge.parity.weights.fingerprints import explain
 from weighbridge.parity.weights.sketches.sketch import ArrayWeights, sketch
 
@@ -137,3 +138,13 @@ def test_numbers_that_are_only_moved_are_the_sources_own_bit_for_bit(rule):
     source = Source(STATE)
     assert exact_by_rule(near, {"value": rule}, source) is None
     np.testing.assert_array_equal(exact_by_rule(exact, {"value": rule}, source), exact)
+
+
+def test_integers_that_the_source_computes_explain_no_constant_that_is_nan():
+    source = Source({})
+    source.computed = {"positions": Computed(np.arange(2), ())}
+    unknown = np.float32([np.nan, 1])
+    assert exact_by_rule(unknown, {"computed": "positions"}, source) is None
+    np.testing.assert_array_equal(
+        exact_by_rule(np.float32([0, 1]), {"computed": "positions"}, source), [0, 1]
+    )
