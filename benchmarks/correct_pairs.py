@@ -2,8 +2,9 @@
 
     python benchmarks/correct_pairs.py [--rows FILE] [--blas torch|wheel] [--part NUMBER OF]
 
-- Conversions: every type of the atlases whose classes in MLX compute what transformers does, and every
-  fixture (captured, or run by a class of ours), in three dtypes; with BLAS of the wheel, the fixtures.
+- Conversions: every type of the atlases whose classes in MLX compute what transformers does (mended where the
+  catalogue of repairs says that its configuration needs it), and every fixture (captured, or run by a class of
+  ours), in three dtypes; with BLAS of the wheel, the fixtures.
 - Copies in PyTorch of the fixtures, in three dtypes.
 - Implementations of random encoders from 64 to 4,096 wide and of convolutional networks: PyTorch's fused
   attention, ATen's own kernels, one thread, row by row, batches in two halves and in reverse, captured.
@@ -35,9 +36,11 @@ from torch import nn
 from weighbridge.converters.models import Model, Port, Signature
 from weighbridge.converters.models import open as open_model
 from weighbridge.converters.models.families import encoder_signature
+from weighbridge.converters.models.model_files import repairable
 from weighbridge.converters.runtimes.blas import preload_blas
 from weighbridge.jobs import Options, convert
 from weighbridge.jobs.checking import compare
+from weighbridge.jobs.repairing import reading
 from weighbridge.parity.check.check import check
 from weighbridge.parity.check.verdict import Verdict
 from weighbridge.tests.support.planted.sources import FIXTURES, source
@@ -188,7 +191,9 @@ def converted(kind: str, dtype: str, to: str, folder: Path) -> Verdict:
     """Check a conversion of KIND, its weights kept in DTYPE, or a copy of it where TO is torch."""
     made, candidate = source(kind, folder / "source", dtype=dtype), folder / "candidate"
     if to == "mlx":
-        convert(str(made), candidate, to, options=Options(check="none"))
+        model = open_model(made)
+        repair = repairable(model.config, reading(model))
+        convert(str(made), candidate, to, options=Options(check="none", repair=repair))
     else:
         candidate = source(kind, candidate, dtype=dtype)
     return compare(open_model(made), open_model(candidate))
