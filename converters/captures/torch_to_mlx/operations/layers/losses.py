@@ -128,19 +128,12 @@ def _weighted(loss: mx.array, weights: mx.array, counted: mx.array, reduction: i
     """Reduce LOSS times WEIGHTS where COUNTED; the mean is over the weights."""
     # an ignored loss may be infinite
     each = where(counted, loss * weights, 0)
-    return _mean(each, weights, counted) if reduction == MEAN else _REDUCTIONS[reduction](each)
+    return _mean(each, weights) if reduction == MEAN else _REDUCTIONS[reduction](each)
 
 
-def _mean(each: mx.array, weights: mx.array, counted: mx.array) -> mx.array:
-    """Return the sum of EACH over that of WEIGHTS.
-
-    Where these are all 0 it is NaN; so is the gradient of what is COUNTED, and that of all others is 0.
-    """
-    total = mx.sum(weights)
-    nothing, nan = total == 0, mx.array(mx.nan, each.dtype)
-    each = where(counted, each * mx.where(nothing, nan, mx.ones_like(nan)), 0)
-    mean = mx.sum(each) / mx.where(nothing, mx.ones_like(total), total)
-    return mx.where(nothing, nan.astype(mean.dtype), mean)
+def _mean(each: mx.array, weights: mx.array) -> mx.array:
+    """Return the sum of EACH over that of WEIGHTS, NaN where these are all 0."""
+    return mx.sum(each) / mx.sum(weights)
 
 
 @operation("nll_loss_nd", "nll_loss", "nll_loss2d")
@@ -183,9 +176,8 @@ def _cross_entropy(
         return hard
     _, weights = _targets(target, weight, ignore_index, self.dtype)
     spread = -mx.sum(logs * _class_weights(self, weight), axis=axis)
-    counted, mean = target != ignore_index, reduction == MEAN
-    spread = where(counted, spread, 0)
-    smooth = _mean(spread, weights, counted) if mean else _REDUCTIONS[reduction](spread)
+    spread = where(target != ignore_index, spread, 0)
+    smooth = _mean(spread, weights) if reduction == MEAN else _REDUCTIONS[reduction](spread)
     return (1 - label_smoothing) * hard + label_smoothing / self.shape[axis] * smooth
 
 
