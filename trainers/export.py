@@ -32,7 +32,9 @@ from ..parity.weights.sketches.recorded import weight_records
 from .adapters import parameters_of, turned, updates_of
 from .config import TrainConfig
 from .configuration.updates import AdapterSection
-from .tasks import PREFIX, Task
+from .objectives.own import FILE as OWN
+from .objectives.own import PREFIX, parted
+from .tasks import Task
 
 WEIGHTS, APART = "model.safetensors", "weights.safetensors"  # of a run, and of some checkpoints
 
@@ -44,7 +46,7 @@ def write_result(
     parameters: Mapping[str, Array],
     base: Callable[[frozenset[str]], str | None] | None = None,
 ) -> None:
-    """Write trained PARAMETERS to FOLDER, as adapters or as whole weights.
+    """Write trained PARAMETERS to FOLDER, as adapters or as whole weights, the objective's own apart.
 
     Args:
         folder: the run.
@@ -53,6 +55,9 @@ def write_result(
         parameters: by their names in the loss module.
         base: what says which weights were trained on, where that is known already: see ``base_record``.
     """
+    parameters, own = parted(parameters)
+    if own:
+        save_tensors(folder / OWN, own, {"format": "torch"})
     if adapter:
         from ..converters.adapters import write_adapter, write_peft
 

@@ -28,8 +28,9 @@ from weighbridge.tests.trainers.conftest import Ids
 from weighbridge.trainers.adapters import updates_of
 from weighbridge.trainers.config import validate
 from weighbridge.trainers.export import name_apart, write_result
+from weighbridge.trainers.objectives.own import PREFIX
 from weighbridge.trainers.runs.loop import make_step, train
-from weighbridge.trainers.tasks import PREFIX, build_task
+from weighbridge.trainers.tasks import build_task
 
 ADAPTER = {"rank": 2, "targets": ["q_proj"]}
 

@@ -36,7 +36,9 @@ def objective_of(config: TrainConfig, kind: Any = None, metric: Any = None) -> O
         UsersCodeError: the user's module raises as it is imported.
     """
     return _judged(
-        make_objective(config.objective.name, _options(config.objective), kind), config, metric
+        make_objective(config.objective.name, _options(config.objective), kind, config.seed),
+        config,
+        metric,
     )
 
 
