@@ -36,6 +36,7 @@ from .objectives.own import FILE as OWN
 from .objectives.own import PREFIX, parted
 from .tasks import Task
 
+DECODER = "model."  # of the names in mlx-lm's classes
 WEIGHTS, APART = "model.safetensors", "weights.safetensors"  # of a run, and of some checkpoints
 
 
@@ -132,15 +133,17 @@ def name_apart(folder: Path) -> None:
     """Call the weights in FOLDER, a checkpoint of a run, so that mlx-embeddings does not take them for the run's.
 
     ``mlx_embeddings.load(RUN)`` reads every ``model*.safetensors`` below RUN. It loads a checkpoint by its new
-    name too, and transformers does by the index; ``mlx_lm.load`` does not, so models that it reads keep theirs.
+    name too, and transformers does by the index; ``mlx_lm.load`` does not, so weights that it reads keep theirs:
+    of a class that both libraries have those with the names of a decoder, all below ``model``.
     """
     weights, config = folder / WEIGHTS, folder / "config.json"
     if not (weights.is_file() and config.is_file()):
         return
     facts = read_object(config, CONFIG)
-    if module_of("mlx-lm", facts) or not module_of("mlx-embeddings", facts):
-        return
     headers = open_checkpoint(weights).headers
+    read = module_of("mlx-lm", facts) and any(name.startswith(DECODER) for name in headers)
+    if read or not module_of("mlx-embeddings", facts):
+        return
     index = {
         "metadata": {"total_size": sum(it.nbytes for it in headers.values())},
         "weight_map": dict.fromkeys(sorted(headers), APART),
