@@ -13,6 +13,7 @@ import weighbridge
 from weighbridge.errors import MismatchError
 from weighbridge.tests.trainers.runs.test_loop import Killed, kill_after, records
 from weighbridge.trainers.config import validate
+from weighbridge.trainers.runs.events import Notice
 from weighbridge.trainers.runs.loop import train
 from weighbridge.trainers.tasks import build_task
 
@@ -187,7 +188,12 @@ def test_preflight_says_that_they_train_and_where_they_will_lie(settings, tmp_pa
 
     checked = preflight(validate(settings))
     assert {row.name for row in checked.rows if row.trainable} >= OWN
+    told = []
+    train(
+        validate(settings | {"steps": 1}), tmp_path / "run", backend="torch", progress=told.append
+    )
     (note,) = checked.notes
+    assert note in [event.text for event in told if isinstance(event, Notice)]
     assert note.startswith("objective: log_width, mix.weight, mix.bias of its own train")
     assert FILE in note
 
