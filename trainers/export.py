@@ -32,8 +32,11 @@ from ..parity.weights.sketches.recorded import weight_records
 from .adapters import parameters_of, turned, updates_of
 from .config import TrainConfig
 from .configuration.updates import AdapterSection
-from .tasks import PREFIX, Task
+from .objectives.own import FILE as OWN
+from .objectives.own import PREFIX, parted
+from .tasks import Task
 
+DECODER = "model."  # of the names in mlx-lm's classes
 WEIGHTS, APART = "model.safetensors", "weights.safetensors"  # of a run, and of some checkpoints
 
 
@@ -44,7 +47,7 @@ def write_result(
     parameters: Mapping[str, Array],
     base: Callable[[frozenset[str]], str | None] | None = None,
 ) -> None:
-    """Write trained PARAMETERS to FOLDER, as adapters or as whole weights.
+    """Write trained PARAMETERS to FOLDER, as adapters or as whole weights, the objective's own apart.
 
     Args:
         folder: the run.
@@ -53,6 +56,9 @@ def write_result(
         parameters: by their names in the loss module.
         base: what says which weights were trained on, where that is known already: see ``base_record``.
     """
+    parameters, own = parted(parameters)
+    if own:
+        save_tensors(folder / OWN, own, {"format": "torch"})
     if adapter:
         from ..converters.adapters import write_adapter, write_peft
 
@@ -127,15 +133,17 @@ def name_apart(folder: Path) -> None:
     """Call the weights in FOLDER, a checkpoint of a run, so that mlx-embeddings does not take them for the run's.
 
     ``mlx_embeddings.load(RUN)`` reads every ``model*.safetensors`` below RUN. It loads a checkpoint by its new
-    name too, and transformers does by the index; ``mlx_lm.load`` does not, so models that it reads keep theirs.
+    name too, and transformers does by the index; ``mlx_lm.load`` does not, so weights that it reads keep theirs:
+    of a class that both libraries have those with the names of a decoder, all below ``model``.
     """
     weights, config = folder / WEIGHTS, folder / "config.json"
     if not (weights.is_file() and config.is_file()):
         return
     facts = read_object(config, CONFIG)
-    if module_of("mlx-lm", facts) or not module_of("mlx-embeddings", facts):
-        return
     headers = open_checkpoint(weights).headers
+    read = module_of("mlx-lm", facts) and any(name.startswith(DECODER) for name in headers)
+    if read or not module_of("mlx-embeddings", facts):
+        return
     index = {
         "metadata": {"total_size": sum(it.nbytes for it in headers.values())},
         "weight_map": dict.fromkeys(sorted(headers), APART),

@@ -18,8 +18,9 @@ from ..converters.values import Array
 from ..errors import MismatchError
 from .adapters import probe_values
 from .data.batches import Batch
+from .objectives.own import PREFIX
 from .steps.base import Step
-from .tasks import PREFIX, Parameter
+from .tasks import Parameter
 
 VANISHING: Final = 1e-6  # of the largest gradient: rounding of float32, carried through a network
 DETACHED: Final = (
@@ -241,12 +242,6 @@ def _row(name: str, parameter: Parameter, found: Mapping[str, Gradients]) -> Row
     )
 
 
-def _outside(name: str) -> str:
-    """Return what to do about NAME where it is a parameter of the objective's own: only the model's train."""
-    own = not name.startswith(PREFIX)
-    return "; parameters train in the model alone: hold it there, or as a buffer" if own else ""
-
-
 def _dead(row: Row) -> list[str]:
     """Return the backends in which the loss does not depend on a parameter."""
     sizes = row.largest.items()
@@ -256,7 +251,7 @@ def _dead(row: Row) -> list[str]:
 def _problems(row: Row, tolerance: float, alive: Collection[str]) -> list[str]:
     if not row.trainable:
         return [
-            f"{row.name}: is frozen but has a gradient in {backend}{_outside(row.name)}"
+            f"{row.name}: is frozen but has a gradient in {backend}"
             for backend, size in row.largest.items()
             if size is not None
         ]
@@ -264,7 +259,7 @@ def _problems(row: Row, tolerance: float, alive: Collection[str]) -> list[str]:
         name for name, size in row.largest.items() if size is not None and not np.isfinite(size)
     ]
     if dead := _dead(row):
-        freeze, where = _freeze(row.name.removeprefix(PREFIX), alive), " and ".join(dead)
+        freeze, where = _freeze(row.name, alive), " and ".join(dead)
         return [f"{row.name}: trainable, but the loss does not depend on it in {where}; {freeze}"]
     if wild:
         return [f"{row.name}: its gradient is not finite in {' and '.join(wild)}"]
@@ -276,6 +271,9 @@ def _problems(row: Row, tolerance: float, alive: Collection[str]) -> list[str]:
 
 def _freeze(name: str, alive: Collection[str]) -> str:
     """Return what to do about the parameter NAME, which has no gradient: freeze none of those that are ALIVE."""
+    if not name.startswith(PREFIX):
+        return "correct the objective, or call requires_grad_(False) on it"
+    name = name.removeprefix(PREFIX)
     parts = name.split(".")
     paths = [".".join(parts[:count]) for count in range(1, len(parts))]
     path = next((it for it in paths if not any(it in other for other in alive)), name)

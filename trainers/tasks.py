@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import xxhash
@@ -35,10 +35,10 @@ from .live import Live
 from .objectives.base import Objective, objective_class
 from .objectives.chosen import check_labels, fitted, objective_of
 from .objectives.order import input_orders
+from .objectives.own import PREFIX, note, own_parameters, untrained
 from .rounding import Grids, grids_of
 from .steps.modes import trains
 
-PREFIX: Final = "model."  # of the model's own names inside its loss module
 SaveWeights = Callable[[Path, Mapping[str, Array]], None]
 
 
@@ -78,16 +78,22 @@ class Task:
     grids: Grids = field(default_factory=Grids)
 
     def parameters(self) -> dict[str, Parameter]:
-        """Return every parameter by its name in the loss module, adapters included."""
+        """Return every parameter by its name in the loss module, adapters and the objective's own included."""
         own = {
             PREFIX + name: Parameter(tuple(value.shape), value.requires_grad)
             for name, value in self.module.named_parameters()
         }
         adapters = parameters_of(self.updates, PREFIX)
-        return own | {name: Parameter(value.shape, True) for name, value in adapters.items()}
+        further = adapters | self.own()
+        return own | {name: Parameter(tuple(it.shape), True) for name, it in further.items()}
+
+    def own(self) -> dict[str, Any]:
+        """Return the objective's own parameters that train, by name."""
+        return own_parameters(self.objective.make_loss(self.module))
 
     def notes(self) -> Iterator[str]:
-        """Yield what a user should know of the data, such as which rows were left out, by split."""
+        """Yield what a user should know of the objective, and of the data, such as rows left out, by split."""
+        yield from note(self.own())
         for name, split in self.splits.items():
             yield from (f"data.{name}: {note}" for note in getattr(split, "notes", ()))
 
@@ -154,6 +160,8 @@ def build_task(
     blocks = _blocks(model, module) if model else {}
     _check_grad_cache(config, objective, module)
     _freeze(module, config, blocks)
+    if problems := untrained(objective, module, cached=config.grad_cache is not None):
+        raise MismatchError("parameters of the objective would not train", problems)
     check_labels(objective, module, splits, config.largest_batch)
     grids = _grids(module, config, Grids(blocks, _tensors(model)))
     objective = grids.begun(objective)

@@ -19,6 +19,8 @@ def train_live(
 ) -> TrainResult:
     """Train what is in memory and give the module the best parameters, unless adapters were trained.
 
+    An objective that was given as an instance gets the best of its own.
+
     Args:
         given: a torch module, its objective, data and settings; see ``trainers.live.live``.
         target: the run's folder; a free name like ``run`` where none is given.
@@ -26,6 +28,7 @@ def train_live(
         resume: go on where the run in TARGET stopped, with the same module, objective and data.
     """
     from ...trainers.live import live
+    from ...trainers.objectives.own import FILE
     from ...trainers.ranks import ranks_of
     from ...trainers.runs.loop import train as run
     from ...trainers.tasks import build_task
@@ -39,15 +42,18 @@ def train_live(
         with nullcontext(None) if ranks.rank else watched(target, config) as progress:
             watchers: Any = {"progress": progress, "task": task}
             result = run(config, target, backend=backend, resume=resume, **watchers)
-        if weights := ranks.first(partial(_weights, target)):
+        if weights := ranks.first(partial(_weights, target / WEIGHTS)):
             module.load_state_dict(weights)
+        if (own := ranks.first(partial(_weights, target / FILE))) and not isinstance(
+            given[1], type
+        ):
+            given[1].load_state_dict(own, strict=False)
         ranks.write(partial(record, target))
     return result
 
 
-def _weights(target: Path) -> dict[str, Any]:
-    """Return the whole weights that the run in TARGET has left, if it has."""
+def _weights(path: Path) -> dict[str, Any]:
+    """Return the weights that a run has left in PATH, if it has."""
     from safetensors.torch import load_file
 
-    path = target / WEIGHTS
     return load_file(path) if path.is_file() else {}

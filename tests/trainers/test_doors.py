@@ -397,3 +397,25 @@ def test_parameters_named_by_train_are_the_only_ones_that_train(settings):
     trained = [name for name, it in task.parameters().items() if it.trainable]
     assert trained == ["model.layer.bias"]
     assert np.isfinite(make_step("mlx", task, validate(settings)).trainable()[trained[0]]).all()
+
+
+CALLED = r"a metric is a function that is called with \(predict, dataset\)"
+FAULTY = {
+    "predictions, labels": ("(predictions.argmax(1) == labels).mean()", "does not run: .*argmax"),
+    "labels": ("0.5", "cannot be called: too many positional arguments"),
+    "predict, dataset, k": ("0.5", "cannot be called: missing a required argument: 'k'"),
+    "predict, data": ("predict(data.points)", "gives predict an object of type ndarray"),
+    "predict, the": ("predict({'x': the.points})", "gives predict x; it takes points"),
+    "predict, them": ("predict(points=them.points)", "does not run: .*'points'"),
+}
+
+
+@pytest.mark.parametrize("backend", ["mlx", "torch"])
+@pytest.mark.parametrize("given", FAULTY)
+def test_a_metric_that_cannot_be_used_says_how_one_is_called(settings, tmp_path, given, backend):
+    code, message = FAULTY[given]
+    name = f"my_metric_{backend}_{[*FAULTY].index(given)}"
+    (tmp_path / f"{name}.py").write_text(f"def found({given}):\n    return {code}\n")
+    settings |= {"metric": f"{name}:found"}
+    with pytest.raises(UsersCodeError, match=f"metric {name}:found {message}.*{CALLED}"):
+        train(validate(settings), tmp_path / "run", backend=backend)

@@ -14,9 +14,17 @@ import pytest
 import torch
 from click.testing import CliRunner
 from mlx.utils import tree_flatten
+from mlx_embeddings.utils import load_model as load_embedder
+from mlx_lm.utils import load_model as load_lm
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
-from transformers import AutoModel, AutoModelForCausalLM
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3Model,
+)
 
 from weighbridge.cli import main
 from weighbridge.converters.adapters import read_adapter
@@ -28,8 +36,9 @@ from weighbridge.tests.trainers.conftest import Ids
 from weighbridge.trainers.adapters import updates_of
 from weighbridge.trainers.config import validate
 from weighbridge.trainers.export import name_apart, write_result
+from weighbridge.trainers.objectives.own import PREFIX
 from weighbridge.trainers.runs.loop import make_step, train
-from weighbridge.trainers.tasks import PREFIX, build_task
+from weighbridge.trainers.tasks import build_task
 
 ADAPTER = {"rank": 2, "targets": ["q_proj"]}
 
@@ -330,15 +339,44 @@ def test_a_run_of_an_earlier_version_goes_on_and_loads(whole_run, tmp_path):
 
 
 def test_checkpoints_of_a_decoder_load_in_mlx_lm(tmp_path):
-    """Only the weights of what mlx-embeddings alone has a class for get another name in checkpoints."""
+    """Only the weights of what mlx-embeddings alone loads get another name in checkpoints."""
     kinds = {
-        "llama": "model.safetensors",
-        "qwen3": "model.safetensors",
-        "bert": "weights.safetensors",
+        ("llama", "model.a"): "model.safetensors",
+        ("qwen3", "model.a"): "model.safetensors",
+        ("qwen3", "a"): "weights.safetensors",
+        ("bert", "a"): "weights.safetensors",
     }
-    for kind, kept in kinds.items():
-        (tmp_path / kind).mkdir()
-        (tmp_path / kind / "config.json").write_text(json.dumps({"model_type": kind}))
-        save_file({"a": torch.zeros(2)}, tmp_path / kind / "model.safetensors")
-        name_apart(tmp_path / kind)
-        assert (tmp_path / kind / kept).is_file()
+    for (kind, name), kept in kinds.items():
+        folder = tmp_path / f"{kind}-{name}"
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({"model_type": kind}))
+        save_file({name: torch.zeros(2)}, folder / "model.safetensors")
+        name_apart(folder)
+        assert (folder / kept).is_file()
+
+
+@pytest.mark.parametrize("headed", [False, True], ids=["embedder", "decoder"])
+def test_a_class_of_both_libraries_loads_where_it_can(tmp_path, headed):
+    """Without its head Qwen3 is nothing that mlx-lm loads, and the run loads in mlx-embeddings."""
+    settings = Qwen3Config(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        tie_word_embeddings=True,
+    )
+    run, step = tmp_path / "run", tmp_path / "run" / "checkpoints" / "step-1"
+    model = (Qwen3ForCausalLM if headed else Qwen3Model)(settings)
+    for folder in (run, step):
+        model.save_pretrained(folder)
+    name_apart(step)
+    if headed:
+        load_lm(step)
+    else:
+        load_embedder(run)
+        with pytest.raises(ValueError, match="not in model"):
+            load_lm(run)
+    load_embedder(step)

@@ -14,9 +14,10 @@ from weighbridge.cli import main
 from weighbridge.converters.captures.torch_to_mlx.adapters.forms import summed
 from weighbridge.converters.models import open as open_model
 from weighbridge.converters.planning.view import dense_view
+from weighbridge.trainers.objectives.own import PREFIX
 from weighbridge.trainers.runs.checkpoint import Checkpoints
 from weighbridge.trainers.runs.loop import make_step
-from weighbridge.trainers.tasks import PREFIX, build_task
+from weighbridge.trainers.tasks import build_task
 
 RATE = 0.05
 

@@ -11,13 +11,13 @@ from weighbridge.trainers.runs.loop import make_step, train
 from weighbridge.trainers.tasks import Parameter
 
 BATCH = Batch({}, 1, 1)
-PARAMETERS = {"w": Parameter((2,), True), "frozen": Parameter((2,), False)}
-GOOD = {"w": np.array([1.0, -2.0])}
+PARAMETERS = {"model.w": Parameter((2,), True), "frozen": Parameter((2,), False)}
+GOOD = {"model.w": np.array([1.0, -2.0])}
 FAULTS = {  # gradients of (mlx, torch) -> what is said of it
-    "not reached": ({}, GOOD, "w: trainable, but the loss does not depend on it in mlx"),
+    "not reached": ({}, GOOD, "model.w: trainable, but the loss does not depend on it in mlx"),
     "zero": (
-        {"w": np.zeros(2)},
-        {"w": np.zeros(2)},
+        {"model.w": np.zeros(2)},
+        {"model.w": np.zeros(2)},
         "does not depend on it in mlx and torch; freeze it",
     ),
     "frozen moves": (
@@ -26,9 +26,17 @@ FAULTS = {  # gradients of (mlx, torch) -> what is said of it
         "frozen: is frozen but has a gradient in mlx",
     ),
     "stranger": (GOOD | {"other": np.ones(2)}, GOOD, "other: is frozen but has a gradient in mlx"),
-    "not finite": ({"w": np.array([1.0, np.nan])}, GOOD, "w: its gradient is not finite in mlx"),
-    "sign": ({"w": np.array([1.0, 2.0])}, GOOD, "w: gradients differ by 2.0e+00"),
-    "small error": ({"w": np.array([1.0, -2.001])}, GOOD, "w: gradients differ by 5.0e-04"),
+    "not finite": (
+        {"model.w": np.array([1.0, np.nan])},
+        GOOD,
+        "model.w: its gradient is not finite in mlx",
+    ),
+    "sign": ({"model.w": np.array([1.0, 2.0])}, GOOD, "model.w: gradients differ by 2.0e+00"),
+    "small error": (
+        {"model.w": np.array([1.0, -2.001])},
+        GOOD,
+        "model.w: gradients differ by 5.0e-04",
+    ),
 }
 
 
@@ -56,7 +64,7 @@ def check(mlx, torch, parameters=PARAMETERS):
 def test_the_advice_freezes_nothing_that_has_a_gradient():
     names = ("model.base.mask", "model.base.dense.weight", "model.base.pooler.dense.bias")
     parameters = dict.fromkeys(names, Parameter((2,), True))
-    found = {"model.base.dense.weight": GOOD["w"]}
+    found = {"model.base.dense.weight": GOOD["model.w"]}
     first, second = check(Fixed(found), Fixed(found), parameters).problems
     assert "--set freeze=[base.mask])" in first
     assert "--set freeze=[base.pooler])" in second
@@ -66,7 +74,7 @@ def test_equal_gradients_pass():
     result = check(Fixed(GOOD), Fixed(GOOD))
     assert result.ok
     assert "1 of 2 parameters train (2 numbers)" in result.summary()
-    assert result.table()[1] == [["w", "2", "yes", "2.00e+00", "2.00e+00", "0.0e+00", ""]]
+    assert result.table()[1] == [["model.w", "2", "yes", "2.00e+00", "2.00e+00", "0.0e+00", ""]]
 
 
 @pytest.mark.parametrize(("mlx", "torch", "message"), FAULTS.values(), ids=FAULTS)
@@ -84,7 +92,7 @@ def test_losses_that_differ_or_are_not_finite_are_refused(mlx, torch):
 
 
 def test_all_reasons_come_together():
-    mlx = Fixed({"w": np.array([np.nan, 1.0]), "frozen": np.ones(2)}, loss=9.0)
+    mlx = Fixed({"model.w": np.array([np.nan, 1.0]), "frozen": np.ones(2)}, loss=9.0)
     assert len(check(mlx, Fixed(GOOD)).problems) == 3
 
 

@@ -98,13 +98,16 @@ class Objective:
         return self.make_loss, self.make_evaluated or self.make_loss
 
 
-def make_objective(name: str, options: Mapping[str, Any], given: Any = None) -> Objective:
+def make_objective(
+    name: str, options: Mapping[str, Any], given: Any = None, seed: int = 0
+) -> Objective:
     """Return the objective NAME, one of ``CLASSES`` or ``module:Class`` of a user's.
 
     Args:
         name: the objective.
         options: its settings, which its class and its ``measure`` take by name.
         given: the class, where it is in memory.
+        seed: of what it draws as it is made, so that it begins the same however often that is.
 
     Raises:
         UsersCodeError: the user's module raises as it is imported.
@@ -115,10 +118,11 @@ def make_objective(name: str, options: Mapping[str, Any], given: Any = None) -> 
     evaluated: Any = getattr(kind, "evaluated", None)
     of_embeddings: Any = getattr(kind, "from_embeddings", None)
     passed = {key: options[key] for key in getattr(kind, "evaluated_options", ()) if key in options}
+    around = partial(_around, seed)
     return Objective(
-        make_loss=lambda model: _around(model, name, kind, options),
+        make_loss=lambda model: around(model, name, kind, options),
         make_evaluated=evaluated
-        and (lambda model: _around(model, f"{name}.evaluated", evaluated, passed)),
+        and (lambda model: around(model, f"{name}.evaluated", evaluated, passed)),
         dynamic=getattr(kind, "dynamic", None),
         evaluated_dynamic=getattr(kind, "evaluated_dynamic", None),
         weight=getattr(kind, "weight", rows),
@@ -139,15 +143,19 @@ def objective_class(name: str, given: Any = None) -> Any:
     return given or (_ours(CLASSES[name]) if name in CLASSES else named_code(name))
 
 
-def _around(model: Any, name: str, kind: Any, options: Mapping[str, Any] = {}) -> Any:
-    """Return the module that KIND makes of MODEL.
+def _around(seed: int, model: Any, name: str, kind: Any, options: Mapping[str, Any] = {}) -> Any:
+    """Return the module that KIND makes of MODEL, with torch's random numbers of SEED.
 
     Raises:
         UsersCodeError: it raises, or does not keep MODEL where its parameters are looked for.
     """
     if not callable(kind):
         raise UsersCodeError(f"{name} is {kind_of(kind)}; {WANTED}")
-    module = called(name, kind, model, **options)
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = called(name, kind, model, **options)
     if framework_or_none(module) != "torch":
         raise UsersCodeError(f"{name} makes {kind_of(module)}; {WANTED}")
     if getattr(module, "model", None) is not model:

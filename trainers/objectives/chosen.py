@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from ...converters.captures.modes import in_mode
@@ -25,6 +26,10 @@ from .outputs import looked_at
 POSITIONAL_OR_KEYWORD: Final = inspect.Parameter.POSITIONAL_OR_KEYWORD
 ERRORS: Final = frozenset({"loss", "perplexity", "mae"})  # figures that are better where lower
 GIVEN: Final = {"query_ids": "pairs", "chosen_ids": "preferences", "ids": "text"}  # by which kind
+METRIC: Final = (
+    "a metric is a function that is called with (predict, dataset), where predict takes a dictionary of"
+    " arrays by name, and returns one number"
+)
 EXAMPLES: Final = 3  # of the batch that shows what the data holds
 
 
@@ -36,7 +41,9 @@ def objective_of(config: TrainConfig, kind: Any = None, metric: Any = None) -> O
         UsersCodeError: the user's module raises as it is imported.
     """
     return _judged(
-        make_objective(config.objective.name, _options(config.objective), kind), config, metric
+        make_objective(config.objective.name, _options(config.objective), kind, config.seed),
+        config,
+        metric,
     )
 
 
@@ -233,7 +240,9 @@ def _judged(objective: Objective, config: TrainConfig, metric: Any) -> Objective
             " module for evaluation (its attribute evaluated)"
         )
     name = wanted.rpartition(":")[2]
-    measure = _with_function(objective.measure, wanted, metric or named_code(wanted))
+    inputs = () if objective.optional else objective.evaluated_dynamic or ()
+    function = metric or named_code(wanted)
+    measure = _with_function(objective.measure, wanted, function, inputs)
     higher = better is not False
     return replace(objective, metric=name, higher_is_better=higher, measure=measure, asked=True)
 
@@ -254,18 +263,30 @@ def _unmeasured(metric: str, known: Iterable[str]) -> str:
     return f"metric {metric} is not measured; there are {', '.join(known)}"
 
 
-def _with_function(measure: Measure, spec: str, function: Callable[..., Any]) -> Measure:
+def _with_function(
+    measure: Measure, spec: str, function: Callable[..., Any], inputs: Collection[str]
+) -> Measure:
     """Return MEASURE with what FUNCTION finds: of ``predict(inputs) -> array`` and the dataset.
+
+    Args:
+        measure: of the objective.
+        spec: what the configuration calls the function.
+        function: the user's.
+        inputs: what ``predict`` takes, by name; empty where the data says.
 
     Raises:
         UsersCodeError: SPEC names no function; the measure raises it too, where it returns no number.
     """
     if not callable(function):
-        raise UsersCodeError(f"metric {spec} is {kind_of(function)}; give a function")
+        raise UsersCodeError(f"metric {spec} is {kind_of(function)}; {METRIC}")
 
     def extended(step: Step, dataset: Dataset, size: int) -> Scores:
         scores = measure(step, dataset, size)
-        found = called(f"metric {spec}", function, step.embed, dataset)
+        predict = partial(_predicted, spec, step, inputs)
+        try:
+            found = called(f"metric {spec}", function, predict, dataset)
+        except UsersCodeError as error:
+            raise UsersCodeError(f"{error}; {METRIC}") from error
         try:
             number = float(found)
         except (TypeError, ValueError, RuntimeError):
@@ -275,3 +296,17 @@ def _with_function(measure: Measure, spec: str, function: Callable[..., Any]) ->
         return scores._replace(metrics={**scores.metrics, spec.rpartition(":")[2]: number})
 
     return extended
+
+
+def _predicted(spec: str, step: Step, names: Collection[str], inputs: Any, /) -> Array:
+    """Return what STEP finds of INPUTS, those of metric SPEC, which should have NAMES where those are known.
+
+    Raises:
+        UsersCodeError: they are no dictionary of those.
+    """
+    if not isinstance(inputs, Mapping):
+        raise UsersCodeError(f"metric {spec} gives predict {kind_of(inputs)}")
+    if names and inputs.keys() != {*names}:
+        given = ", ".join(map(str, inputs)) or "nothing"
+        raise UsersCodeError(f"metric {spec} gives predict {given}; it takes {', '.join(names)}")
+    return step.embed(inputs)

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from ...errors import MismatchError
 from ..adapters import select_parameters
 from ..configuration.updates import AdamWSection, MuonSection, OptimizerSection
-from ..tasks import PREFIX
+from ..objectives.own import PREFIX
 
 NEWTON_SCHULZ: Final = (3.4445, -4.7750, 2.0315)  # coefficients of Muon's iteration
 

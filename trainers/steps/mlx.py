@@ -20,9 +20,10 @@ from ...errors import UnsupportedError
 from ..checks.decisions import require_held
 from ..config import TrainConfig
 from ..data.batches import Batch
+from ..objectives.own import PREFIX
 from ..ranks import ALONE, RANDOM, Ranks
 from ..runs.length import about
-from ..tasks import PREFIX, Task
+from ..tasks import Task
 from .base import (
     BUFFERS,
     EXTRAS,

@@ -19,6 +19,7 @@ from ...converters.values import Array
 from ...errors import UnsupportedError
 from ..config import TrainConfig
 from ..data.batches import Batch
+from ..objectives.own import parted, tie
 from ..ranks import ALONE, RANDOM, Ranks
 from ..tasks import Task
 from .base import (
@@ -83,6 +84,7 @@ class TorchStep:
         self._parameters: dict[str, nn.Parameter] = {
             name: value for name, value in self._loss.named_parameters() if value.requires_grad
         }
+        tie(self._evaluated, parted(self._parameters)[1])
         if self._compute != self._dtype:
             _narrow_frozen((self._loss, self._evaluated), self._compute, self._rounded)
         self._optimizer = Optimizers(config.optimizer, self._parameters)
