@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch._decomp.decompositions import upsample_bicubic2d_vec
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map_only
 
@@ -126,6 +127,14 @@ def scatter_value(x: Tensor, dim: int, index: Tensor, value: float) -> Any:
     return ATEN.scatter.src(x, dim, index, (index * 0).to(x.dtype) + value)
 
 
+def bicubic(x: Tensor, size: Any, *given: Any) -> Any:
+    """Rewrite an interpolation of sizes that vary; ours of others is in ``translations.py``."""
+    sizes: list[Any] = [*x.shape[2:], *(size or ())]
+    if all(isinstance(it, int) for it in sizes):
+        return NotImplemented
+    return upsample_bicubic2d_vec(x, size, *given)
+
+
 def strided(pool: Any) -> Callable[..., Any]:
     """Return how POOL is rewritten where its stride is left to torch, which takes the size."""
 
@@ -158,6 +167,7 @@ MISTRANSLATED: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.tril.default: rewrites.lower,
     ATEN.triu.default: rewrites.upper,
     ATEN.zeros_like.default: zeros_like,
+    ATEN.upsample_bicubic2d.vec: bicubic,
     **{pool: strided(pool) for pool in POOLS},
 }
 

@@ -95,6 +95,16 @@ class Reduced(nn.Module):  # over all, over some, and with what PyTorch takes wh
         }
 
 
+class Enlarged(nn.Module):
+    def forward(self, image):
+        larger = functional.interpolate(image / 255, size=(17, 7), mode="bicubic")
+        return {
+            "larger": larger,
+            "aligned": functional.interpolate(larger, scale_factor=(1.3, 2), mode="bicubic", align_corners=True),
+            "scaled": functional.interpolate(larger, scale_factor=1.7, mode="bicubic").mean((2, 3)),
+        }
+
+
 class Summed(nn.Module):
     def forward(self, cat, mean):
         places = (cat[..., :1] > 0).long().expand(-1, -1, 16)
@@ -134,6 +144,7 @@ def summed(): return seeded(Summed)
 def padded(): return seeded(Padded)
 def reduced(): return seeded(Reduced)
 def ahead(): return seeded(Ahead)
+def enlarged(): return seeded(Enlarged)
 def slopes(): return seeded(Slopes)
 """
 TARGETS = {"coreml": "a.mlpackage", "onnx": "a.onnx", "coreai": "a.aimodel"}
@@ -196,6 +207,12 @@ def test_layers_with_masks_scales_and_products_made_ahead_of_time_pass(export, k
 def test_bins_medians_windows_and_likeness_pass(export, kind):
     document = export(kind, "looked", "two.npz", "fp32")
     assert document["verdict"]["status"] in ("PASS", "PASS-REFERENCE")
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32", "mixed"])
+def test_what_pictures_are_interpolated_by_is_explained_in_a_package(export, precision):
+    document = export("coreml", "enlarged", "image.npz", precision)
+    assert document["verdict"]["status"] == "PASS-REFERENCE"
 
 
 @EVERY
