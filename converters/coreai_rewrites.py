@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from .captures.rewrites import bucketize, clamp, distances, median, median_of_all, of_all, windows
+from .captures.rewrites import (
+    RARE,
+    bucketize,
+    clamp,
+    distances,
+    logaddexp,
+    median,
+    median_of_all,
+    of_all,
+    vector_norm,
+    windows,
+)
 from .captures.tracing import unused_left_out
 
 if TYPE_CHECKING:
@@ -140,9 +151,14 @@ def rewritten(program: Any, table: Callable[[], Mapping[Any, Any]]) -> Any:
 
 
 # What Core AI's own table makes something else of first, which says less.
-EARLY: Final[Mapping[Any, Callable[..., Any]]] = {ATEN.max_pool3d.default: max_pool3d}
+EARLY: Final[Mapping[Any, Callable[..., Any]]] = {
+    ATEN.linalg_vector_norm.default: vector_norm,
+    ATEN.logaddexp.default: logaddexp,
+    ATEN.max_pool3d.default: max_pool3d,
+}
 
 REWRITES: Final[Mapping[Any, Callable[..., Any]]] = {
+    **RARE,
     ATEN._cdist_forward.default: distances,
     **{it: of_all(it) for it in (ATEN.amax.default, ATEN.amin.default)},
     ATEN.argmin.default: argmin,

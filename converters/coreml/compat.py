@@ -157,11 +157,13 @@ MISTRANSLATED: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.cosine_similarity.default: cosine_similarity,
     ATEN.gelu.default: gelu,
     ATEN.group_norm.default: group_norm,
+    ATEN.pad.default: rewrites.pad,
     ATEN.scatter.value: scatter_value,
     ATEN.rms_norm.default: rms_norm,
     **{it: rewrites.corrected(it) for it in (ATEN.std.correction, ATEN.var.correction)},
     **{it: rewrites.place_in_all(it) for it in (ATEN.argmax.default, ATEN.argmin.default)},
     ATEN.std_mean.correction: partial(rewrites.with_mean, ATEN.std.correction),
+    ATEN.threshold.default: rewrites.threshold,
     ATEN.trunc.default: rewrites.trunc,
     ATEN.var_mean.correction: partial(rewrites.with_mean, ATEN.var.correction),
     ATEN.tril.default: rewrites.lower,
@@ -173,6 +175,11 @@ MISTRANSLATED: Final[Mapping[Any, Callable[..., Any]]] = {
 
 # Operations that torch's own decompositions leave as they are.
 DECOMPOSITIONS: Final[Mapping[Any, Callable[..., Any]]] = {
+    **rewrites.RARE,
+    **dict.fromkeys((ATEN.fmod.Tensor, ATEN.fmod.Scalar), rewrites.fmod),
+    ATEN.lerp.Scalar: rewrites.lerp,
+    ATEN.log_sigmoid.default: rewrites.log_sigmoid,
+    ATEN.nansum.default: rewrites.nansum,
     ATEN.__and__.Tensor: ATEN.bitwise_and.Tensor,
     ATEN.__or__.Tensor: boolean_or,
     ATEN._cdist_forward.default: distances,

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from ..captures.mlprogram.arithmetic import GATES, cubic, weight_norm
-from ..captures.mlprogram.toolkit import quiet
+from ..captures.mlprogram.toolkit import quiet, types
 from ..captures.torch_to_mlx.operations.recurrent.recorded import LAYERS
 
 with quiet():
@@ -165,3 +165,13 @@ def cubic_parts(graph: Any) -> Iterator[Any]:
     for node in graph.graph.nodes:
         if node.target is BICUBIC:
             yield from cubic_axes(node.args[0].meta["val"].shape[2:], *node.args[1:])
+
+
+def reciprocal(context: Any, node: Any) -> None:
+    """Translate 1 / x as a quotient; coremltools' own adds 1e-4 to x first."""
+    (x,) = ops._get_inputs(context, node, expected=1)
+    x = x if types.is_float(x.dtype) else mb.cast(x=x, dtype="fp32")
+    context.add(mb.real_div(x=np.float32(1), y=x, name=node.name))
+
+
+register_torch_op(override=True)(reciprocal)

@@ -17,7 +17,7 @@ from ..captures.constants import UNREAD, unread
 from ..captures.described import recorded_of
 from ..captures.positional import bounded, bounds, in_precision, quiet, record_layers
 from ..captures.program_options import OPSET, ProgramOptions
-from ..captures.rewrites import distances, ends, median, median_of_all, of_all
+from ..captures.rewrites import RARE, distances, ends, log_sigmoid, median, median_of_all, of_all
 from ..captures.tracing import unused_left_out
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
@@ -35,10 +35,12 @@ from .writing import require_place, write
 WORD: Final = re.compile(r"\w+")
 ATEN: Final = torch.ops.aten
 REWRITES: Final[Mapping[Any, Callable[..., Any]]] = {
+    **RARE,
     ATEN._cdist_forward.default: distances,
     **{it: of_all(it) for it in (ATEN.amax.default, ATEN.amin.default)},
     ATEN.aminmax.default: ends,
     ATEN.cdist.default: distances,
+    ATEN.log_sigmoid.default: log_sigmoid,
     ATEN.median.default: median_of_all,
     ATEN.median.dim: median,
 }

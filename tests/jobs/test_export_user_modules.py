@@ -95,6 +95,35 @@ class Reduced(nn.Module):  # over all, over some, and with what PyTorch takes wh
         }
 
 
+class Picked(nn.Module):
+    def forward(self, cat, mean):
+        highest, places = cat.cummax(1)
+        return {
+            "so_far": highest + cat.cummin(-1).values,
+            "places": places,
+            "third": cat.kthvalue(3, -1).values,
+            "often": torch.round(cat).mode(-1).values,
+            "signed": torch.copysign(cat, cat.flip(2)) + torch.copysign(cat, -1.0),
+        }
+
+
+class Small(nn.Module):  # what coremltools makes something else of, or stops at
+    def forward(self, cat, mean):
+        near = cat.abs() + 1e-3
+        return {
+            "inverse": 1 / near,
+            "shortened": torch.renorm(cat, 2, 0, 1.0) + functional.normalize(mean.mean(1), p=3)[:, None],
+            "rest": cat.abs().remainder(1.0) + cat.fmod(1.0),
+            "left": torch.fmod(cat, cat.flip(1) + 3),
+            "numbers": torch.where(cat > 1, torch.nan, cat).nansum(-1),
+            "between": torch.lerp(cat, cat.flip(1), 0.3) + torch.lerp(cat, cat.flip(1), 0.8),
+            "logistic": functional.logsigmoid(4 * cat),
+            "least": functional.threshold(cat, 0.1, -2.0),
+            "around": functional.pad(cat, (2, 1), mode="circular"),
+            "sums": torch.logaddexp(cat, cat.flip(1)),
+        }
+
+
 class Enlarged(nn.Module):
     def forward(self, image):
         larger = functional.interpolate(image / 255, size=(17, 7), mode="bicubic")
@@ -144,6 +173,8 @@ def summed(): return seeded(Summed)
 def padded(): return seeded(Padded)
 def reduced(): return seeded(Reduced)
 def ahead(): return seeded(Ahead)
+def picked(): return seeded(Picked)
+def small(): return seeded(Small)
 def enlarged(): return seeded(Enlarged)
 def slopes(): return seeded(Slopes)
 """
@@ -206,6 +237,13 @@ def test_layers_with_masks_scales_and_products_made_ahead_of_time_pass(export, k
 @EVERY
 def test_bins_medians_windows_and_likeness_pass(export, kind):
     document = export(kind, "looked", "two.npz", "fp32")
+    assert document["verdict"]["status"] in ("PASS", "PASS-REFERENCE")
+
+
+@EVERY
+@pytest.mark.parametrize("name", ["picked", "small"])
+def test_elements_so_far_signs_rests_and_inverses_pass(export, kind, name):
+    document = export(kind, name, "two.npz", "fp32")
     assert document["verdict"]["status"] in ("PASS", "PASS-REFERENCE")
 
 
