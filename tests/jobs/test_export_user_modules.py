@@ -160,9 +160,27 @@ class Ahead(nn.Module):  # its mask is float32 whatever the rest is in
         return self.layer(cat, mean, tgt_mask=nn.Transformer.generate_square_subsequent_mask(6))
 
 
+class Hidden(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerDecoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
+
+    def forward(self, cat, mean, mask):
+        return self.layer(cat, mean, tgt_mask=mask)
+
+
 def seeded(kind):
     torch.manual_seed(0)
     return kind().eval()
+
+
+def altered():
+    made = seeded(Hidden)
+    made.layer.self_attn.in_proj_weight.data[3] *= 1.01
+    return made
+
+
+def hidden(): return seeded(Hidden)
 
 
 def islands(): return seeded(Islands)
@@ -191,6 +209,8 @@ def export(tmp_path, monkeypatch):
     np.savez("ids.npz", ids=np.array([[3, 4, 5, 0, 0], [1, 2, 0, 0, 0]]))
     two = {"cat": draw.normal(size=(2, 6, 16)), "mean": draw.normal(size=(2, 5, 16))}
     np.savez("two.npz", **{name: it.astype(np.float32) for name, it in two.items()})
+    mask = np.triu(np.full((6, 6), -np.inf, np.float32), 1)
+    np.savez("masked.npz", **np.load("two.npz"), mask=mask)
     ids, hidden = draw.integers(0, 8, (2, 6)), np.array([[0] * 6, [0, 0, 0, 0, 1, 1]], bool)
     np.savez("padded.npz", x=two["cat"].astype(np.float32), hidden=hidden, ids=ids)
     np.savez("image.npz", image=draw.uniform(0, 255, (2, 3, 12, 12)).astype(np.float32))
@@ -277,3 +297,17 @@ def test_masks_of_booleans_and_clamped_places_pass(export, kind, precision):
 
 def test_a_float32_mask_of_attention_in_float16_loads_in_onnxruntime(export):
     assert export("onnx", "ahead", "two.npz", "fp16")["verdict"]["status"] == "PASS"
+
+
+@EVERY
+def test_a_mask_of_infinities_may_be_an_input(export, kind):
+    document = export(kind, "hidden", "masked.npz", "fp16")
+    assert document["verdict"]["status"] in ("PASS", "PASS-REFERENCE")
+
+
+def test_a_file_of_another_module_differs_on_a_mask_of_infinities(export):
+    assert export("onnx", "hidden", "masked.npz", "fp32")["verdict"]["status"] == "PASS"
+    words = ["parity", "check", "user_modules:altered", "a.onnx", "--inputs", "masked.npz"]
+    result = CliRunner().invoke(main, [*words, "--json"])
+    assert result.exit_code == 1, result.output
+    assert json.loads(result.stdout)["status"] == "DIFFERS"
