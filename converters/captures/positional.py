@@ -203,13 +203,13 @@ def record(
 
 
 def unrecorded(error: Exception, wrapper: Any, *, varying: bool) -> str:
-    """Return what ERROR says of a module in WRAPPER, and what to try; some of its sizes may be VARYING."""
+    """Return what ERROR says of a module that is called by WRAPPER, and what to try, with sizes VARYING or not."""
     halved = isinstance(wrapper, type) and issubclass(wrapper, Halved)
     where = " in float16" if halved else ""
     precise = "; if it needs float32 there, export it by --precision fp32" if halved else ""
     sized = "; where a size cannot vary, give it a fixed number in the signature" if varying else ""
-    said = fault_of(error) or first_line(error)
-    return f"torch.export cannot record the module{where}: {said}{precise}{sized}"
+    fault = fault_of(error) or first_line(error)
+    return f"torch.export cannot record the module{where}: {fault}{precise}{sized}"
 
 
 def record_layers(known: bool, *asked: Any) -> Any:
