@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from .captures.rewrites import bucketize, clamp, distances, median, median_of_all, of_all, windows
+from .captures.rewrites import (
+    RARE,
+    bucketize,
+    clamp,
+    distances,
+    logaddexp,
+    median,
+    median_of_all,
+    of_all,
+    vector_norm,
+    windows,
+)
 from .captures.tracing import unused_left_out
 
 if TYPE_CHECKING:
@@ -126,6 +137,24 @@ def max_pool3d(
     return found if x.ndim == 5 else found.squeeze(0)
 
 
+def axis_by_axis(total: Any) -> Callable[..., Any]:
+    """Return a rewrite of TOTAL, a sum or a mean, over several axes as one over each in turn.
+
+    Core AI (1.0.0b3) adds up all numbers of a sum one by one: its error grows with their number (Higham 2002,
+    Accuracy and Stability of Numerical Algorithms, equation 4.4).
+    """
+
+    def rewrite(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+        axes = sorted(axis % x.ndim for axis in dim or range(x.ndim))
+        if len(axes) < 2 or not x.is_floating_point():
+            return NotImplemented
+        for axis in reversed(axes):
+            x = total(x, [axis], keepdim, dtype=dtype)
+        return x
+
+    return rewrite
+
+
 def rewritten(program: Any, table: Callable[[], Mapping[Any, Any]]) -> Any:
     """Return PROGRAM, an ``ExportedProgram``, decomposed by Core AI's TABLE, and by ours what that leaves."""
     with unused_left_out():
@@ -140,9 +169,16 @@ def rewritten(program: Any, table: Callable[[], Mapping[Any, Any]]) -> Any:
 
 
 # What Core AI's own table makes something else of first, which says less.
-EARLY: Final[Mapping[Any, Callable[..., Any]]] = {ATEN.max_pool3d.default: max_pool3d}
+EARLY: Final[Mapping[Any, Callable[..., Any]]] = {
+    ATEN.linalg_vector_norm.default: vector_norm,
+    ATEN.logaddexp.default: logaddexp,
+    ATEN.max_pool3d.default: max_pool3d,
+    **dict.fromkeys((ATEN.mean.default, ATEN.mean.dim), axis_by_axis(ATEN.mean.dim)),
+    **dict.fromkeys((ATEN.sum.default, ATEN.sum.dim_IntList), axis_by_axis(ATEN.sum.dim_IntList)),
+}
 
 REWRITES: Final[Mapping[Any, Callable[..., Any]]] = {
+    **RARE,
     ATEN._cdist_forward.default: distances,
     **{it: of_all(it) for it in (ATEN.amax.default, ATEN.amin.default)},
     ATEN.argmin.default: argmin,

@@ -199,10 +199,17 @@ def record(
         raise
     except Exception as error:
         pass_on_shortage(error)
-        raise UnsupportedError(
-            f"torch.export cannot record the module: {fault_of(error) or first_line(error)};"
-            " where a size cannot vary, give it a fixed number in the signature"
-        ) from error
+        raise UnsupportedError(unrecorded(error, wrapper, varying=bool(dims))) from error
+
+
+def unrecorded(error: Exception, wrapper: Any, *, varying: bool) -> str:
+    """Return what ERROR says of a module that is called by WRAPPER, and what to try, with sizes VARYING or not."""
+    halved = isinstance(wrapper, type) and issubclass(wrapper, Halved)
+    where = " in float16" if halved else ""
+    precise = "; if it needs float32 there, export it by --precision fp32" if halved else ""
+    sized = "; where a size cannot vary, give it a fixed number in the signature" if varying else ""
+    fault = fault_of(error) or first_line(error)
+    return f"torch.export cannot record the module{where}: {fault}{precise}{sized}"
 
 
 def record_layers(known: bool, *asked: Any) -> Any:

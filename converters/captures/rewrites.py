@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import torch
 from torch import Tensor
+
+ATEN: Final = torch.ops.aten
 
 
 def distances(one: Tensor, other: Tensor, p: float = 2, _: Any = None) -> Tensor:
@@ -69,18 +72,25 @@ def trunc(x: Tensor) -> Tensor:
     return torch.sign(x) * torch.floor(torch.abs(x))
 
 
+def smallest(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    """Return the Kth smallest element and where it is."""
+    if not x.ndim:
+        return NotImplemented
+    found, places = torch.topk(x, k, dim, False)
+    picked = (it.narrow(dim, k - 1, 1) for it in (found, places))
+    return tuple(it if keepdim else it.squeeze(dim) for it in picked)
+
+
 def median(x: Tensor, dim: int, keepdim: bool = False) -> Any:
     """Return the lower one of the middle elements and where it is; NaN where there is one."""
     size = x.shape[dim]
     if not isinstance(size, int):
         return NotImplemented
-    middle = (size - 1) // 2
-    found, places = torch.topk(x, middle + 1, dim, False)
-    found, places = (it.narrow(dim, middle, 1) for it in (found, places))
+    found, places = smallest(x, (size + 1) // 2, dim, keepdim)
     if x.is_floating_point():
         nothing = torch.where(torch.ne(x, x), x, torch.zeros_like(x))
-        found = found + nothing.sum(dim, keepdim=True)
-    return (found, places) if keepdim else (found.squeeze(dim), places.squeeze(dim))
+        found = found + nothing.sum(dim, keepdim=keepdim)
+    return found, places
 
 
 def median_of_all(x: Tensor) -> Any:
@@ -127,3 +137,124 @@ def lower(x: Tensor, diagonal: int = 0) -> Tensor:
     """Return X with zeros above a diagonal, whatever X has there."""
     rows, columns = (torch.arange(size, device=x.device) for size in x.shape[-2:])
     return torch.where(columns - rows.unsqueeze(-1) <= diagonal, x, torch.zeros_like(x))
+
+
+def most_often(x: Tensor, dim: int = -1, keepdim: bool = False) -> Any:
+    """Return the smallest one of the elements that are there most often, and its last place."""
+    if not x.ndim:
+        return NotImplemented
+    alike = torch.eq(x.movedim(dim, -1).unsqueeze(-1), x.movedim(dim, -1).unsqueeze(-2))
+    times = alike.sum(-1).movedim(-1, dim)
+    often = torch.eq(times, times.amax(dim, keepdim=True))
+    beyond = torch.full_like(x, torch.inf) if x.is_floating_point() else x.amax(dim, keepdim=True)
+    found = torch.where(often, x, beyond).amin(dim, keepdim=True)
+    numbers = torch.ones_like(times).cumsum(dim)
+    places = torch.where(torch.eq(x, found), numbers, torch.zeros_like(numbers)).amax(dim, True) - 1
+    return (found, places) if keepdim else (found.squeeze(dim), places.squeeze(dim))
+
+
+def so_far(within: Any) -> Callable[..., Any]:
+    """Return a rewrite of the largest or smallest elements so far, the last of equal ones, and where they are.
+
+    Of two, then of four elements, and so on. An element is one WITHIN the other, ``torch.ge`` or ``torch.le``; NaN stays.
+    """
+
+    def rewrite(x: Tensor, dim: int) -> Any:
+        size = x.shape[dim] if x.ndim else None
+        if not isinstance(size, int):
+            return NotImplemented
+        found, reach = x.clone(), 1
+        places = torch.arange(size, device=x.device).reshape(-1, *[1] * (x.ndim - dim % x.ndim - 1))
+        places = places.expand(x.shape)
+        while reach < size:
+            (first, later), (begin, end) = (parts(it, dim, reach) for it in (found, places))
+            (before, _), (where, _) = (parts(it, dim, size - reach) for it in (found, places))
+            own = torch.logical_or(within(later, before), torch.ne(later, later))
+            found = torch.cat([first, torch.where(own, later, before)], dim)
+            places = torch.cat([begin, torch.where(own, end, where)], dim)
+            reach *= 2
+        return found, places
+
+    return rewrite
+
+
+def parts(x: Tensor, dim: int, count: int) -> tuple[Tensor, Tensor]:
+    """Return the first COUNT elements of X, and the others."""
+    return x.narrow(dim, 0, count), x.narrow(dim, count, x.shape[dim] - count)
+
+
+def copysign(x: Tensor, other: Any) -> Tensor:
+    """Return X with the sign of OTHER, which a zero has too."""
+    dtype = torch.result_type(x, other)
+    size = torch.abs(x).to(dtype if dtype.is_floating_point else torch.get_default_dtype())
+    if not isinstance(other, Tensor):
+        return size * math.copysign(1.0, other)
+    signed = torch.where(torch.eq(other, 0), torch.ones_like(other) / other, other)
+    return torch.where(torch.lt(signed, 0), -size, size)
+
+
+def fmod(x: Tensor, other: Any) -> Tensor:
+    """Return what is left of X after whole ones of OTHER, with the sign of X."""
+    apart = abs(other) if isinstance(other, int | float) else torch.abs(other)
+    return torch.sign(x) * torch.remainder(torch.abs(x), apart)
+
+
+def nansum(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """Return the sum of the elements that are numbers."""
+    found = torch.where(torch.ne(x, x), torch.zeros_like(x), x)
+    return found.sum([*range(x.ndim)] if dim is None else dim, keepdim, dtype=dtype)
+
+
+def lerp(x: Tensor, end: Tensor, weight: Any) -> Any:
+    """Return what lies between X and END, by torch's own formula, which meets both."""
+    if isinstance(weight, Tensor):
+        return NotImplemented
+    apart = end - x
+    return x + weight * apart if abs(weight) < 0.5 else end - apart * (1 - weight)
+
+
+def log_sigmoid(x: Tensor) -> Tensor:
+    """Return the logarithm of the logistic function, which neither end overflows."""
+    return torch.clamp_max(x, 0.0) - torch.log1p(torch.exp(-torch.abs(x)))
+
+
+def vector_norm(
+    x: Tensor, p: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    """Return the norm P of X, one that is a root of powers other than squares."""
+    if p in (0, 1, 2) or math.isinf(p) or dtype is not None:
+        return NotImplemented
+    axes = [*range(x.ndim)] if dim is None else dim
+    return torch.pow(torch.pow(torch.abs(x), float(p)).sum(axes, keepdim), 1 / p)
+
+
+def logaddexp(x: Tensor, y: Tensor) -> Tensor:
+    """Return the logarithm of the sum of exponentials, that of two infinities too."""
+    apart = torch.where(torch.eq(x, y), torch.zeros_like(x), torch.abs(x - y))
+    return torch.maximum(x, y) + torch.log1p(torch.exp(-apart))
+
+
+def threshold(x: Tensor, least: float, value: float) -> Tensor:
+    """Return X where it is larger than LEAST, else VALUE."""
+    return torch.where(torch.le(x, least), torch.full_like(x, value), x)
+
+
+def pad(x: Tensor, sizes: list[Any], mode: str = "constant", _: Any = None) -> Any:
+    """Return X with elements of its other end before and after it; other modes are left."""
+    if mode != "circular" or not all(isinstance(it, int) and it >= 0 for it in sizes):
+        return NotImplemented
+    for back, (before, after) in enumerate(zip(sizes[::2], sizes[1::2], strict=True)):
+        dim, length = x.ndim - 1 - back, x.shape[x.ndim - 1 - back]
+        ends = (x.narrow(dim, length - before, before), x.narrow(dim, 0, after))
+        x = torch.cat([it for it in (ends[0], x, ends[1]) if it.shape[dim] != 0], dim)
+    return x
+
+
+# What none of the formats has, or few.
+RARE: Final[Mapping[Any, Callable[..., Any]]] = {
+    **dict.fromkeys((ATEN.copysign.Tensor, ATEN.copysign.Scalar), copysign),
+    ATEN.cummax.default: so_far(torch.ge),
+    ATEN.cummin.default: so_far(torch.le),
+    ATEN.kthvalue.default: smallest,
+    ATEN.mode.default: most_often,
+}

@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch._decomp.decompositions import upsample_bicubic2d_vec
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map_only
 
@@ -126,6 +127,14 @@ def scatter_value(x: Tensor, dim: int, index: Tensor, value: float) -> Any:
     return ATEN.scatter.src(x, dim, index, (index * 0).to(x.dtype) + value)
 
 
+def bicubic(x: Tensor, size: Any, *given: Any) -> Any:
+    """Rewrite an interpolation of sizes that vary; ours of others is in ``translations.py``."""
+    sizes: list[Any] = [*x.shape[2:], *(size or ())]
+    if all(isinstance(it, int) for it in sizes):
+        return NotImplemented
+    return upsample_bicubic2d_vec(x, size, *given)
+
+
 def strided(pool: Any) -> Callable[..., Any]:
     """Return how POOL is rewritten where its stride is left to torch, which takes the size."""
 
@@ -148,21 +157,29 @@ MISTRANSLATED: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.cosine_similarity.default: cosine_similarity,
     ATEN.gelu.default: gelu,
     ATEN.group_norm.default: group_norm,
+    ATEN.pad.default: rewrites.pad,
     ATEN.scatter.value: scatter_value,
     ATEN.rms_norm.default: rms_norm,
     **{it: rewrites.corrected(it) for it in (ATEN.std.correction, ATEN.var.correction)},
     **{it: rewrites.place_in_all(it) for it in (ATEN.argmax.default, ATEN.argmin.default)},
     ATEN.std_mean.correction: partial(rewrites.with_mean, ATEN.std.correction),
+    ATEN.threshold.default: rewrites.threshold,
     ATEN.trunc.default: rewrites.trunc,
     ATEN.var_mean.correction: partial(rewrites.with_mean, ATEN.var.correction),
     ATEN.tril.default: rewrites.lower,
     ATEN.triu.default: rewrites.upper,
     ATEN.zeros_like.default: zeros_like,
+    ATEN.upsample_bicubic2d.vec: bicubic,
     **{pool: strided(pool) for pool in POOLS},
 }
 
 # Operations that torch's own decompositions leave as they are.
 DECOMPOSITIONS: Final[Mapping[Any, Callable[..., Any]]] = {
+    **rewrites.RARE,
+    **dict.fromkeys((ATEN.fmod.Tensor, ATEN.fmod.Scalar), rewrites.fmod),
+    ATEN.lerp.Scalar: rewrites.lerp,
+    ATEN.log_sigmoid.default: rewrites.log_sigmoid,
+    ATEN.nansum.default: rewrites.nansum,
     ATEN.__and__.Tensor: ATEN.bitwise_and.Tensor,
     ATEN.__or__.Tensor: boolean_or,
     ATEN._cdist_forward.default: distances,

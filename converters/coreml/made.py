@@ -27,7 +27,7 @@ from ..models.pictures import CHANNELS
 from ..values import Array
 from .manifest import match_scalars
 from .naming import before_rounding
-from .translations import recurrent_parts
+from .translations import cubic_parts, recurrent_parts
 
 MODULE: Final = "module."  # what the exporter's wrapper puts before every name
 # Operations that change the shape or the dtype of a tensor and none of its numbers.
@@ -46,6 +46,7 @@ class Origins:
         state: names of the tensors that the module keeps.
         keys: placeholder -> the tensor of the module that it stands for.
         activations: names of the nodes that depend on weights or on floating-point inputs.
+        cubic: what interpolations multiply by, as arithmetic.
     """
 
     def __init__(self, graph: Any, module: torch.nn.Module) -> None:
@@ -60,6 +61,7 @@ class Origins:
             if any(source.name in live for source in node.all_input_nodes):
                 live.add(node.name)
         self.activations = frozenset(live)
+        self.cubic = [*cubic_parts(graph)]
 
     def expression(self, name: str) -> Any:
         """Return what the node called NAME computes from tensors of the module alone, or ``None``."""
@@ -108,7 +110,8 @@ def rules(
         found: Array = tensor.detach().cpu().double().numpy()
         return found
 
-    gates = rules_of_gates(constants, recurrent_parts(module), read)
+    parts = (*recurrent_parts(module), *origins.cubic)
+    gates = rules_of_gates(constants, parts, read)
     rest = {name: array for name, array in constants.items() if name not in gates}
     return gates | dict(_rules(rest, buffers, origins, read))
 

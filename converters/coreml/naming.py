@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from ..captures.mlprogram.evaluator import dtype_name
 from ..captures.mlprogram.toolkit import quiet
 from ..values import Array
 
@@ -92,7 +93,7 @@ def sums_kept() -> Iterator[None]:
 def rounded_kept(exact: Mapping[str, Array]) -> Any:
     """Let coremltools keep what multiplies by a number that float16 alone makes 1, or adds one that it makes 0.
 
-    In the block it would leave such operations out as if they did nothing. EXACT are constants before they were
+    In the block it would leave such operations out as if they did nothing, and so floors of x / 1. EXACT are constants before they were
     rounded, known once it has begun to cast.
     """
     theirs = noop_elimination._match_pattern
@@ -101,7 +102,8 @@ def rounded_kept(exact: Mapping[str, Array]) -> Any:
         alike = (
             it for it in operation.inputs.values() if isinstance(it, Var) and is_rounded(it, exact)
         )
-        return None if any(alike) else theirs(operation)
+        whole = operation.op_type == "floor_div" and dtype_name(operation.outputs[0]) != "int32"
+        return None if whole or any(alike) else theirs(operation)
 
     return patch.object(noop_elimination, "_match_pattern", ours)
 

@@ -17,7 +17,7 @@ from ..captures.constants import UNREAD, unread
 from ..captures.described import recorded_of
 from ..captures.positional import bounded, bounds, in_precision, quiet, record_layers
 from ..captures.program_options import OPSET, ProgramOptions
-from ..captures.rewrites import distances, ends, median, median_of_all, of_all
+from ..captures.rewrites import RARE, distances, ends, log_sigmoid, median, median_of_all, of_all
 from ..captures.tracing import unused_left_out
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
@@ -34,11 +34,14 @@ from .writing import require_place, write
 
 WORD: Final = re.compile(r"\w+")
 ATEN: Final = torch.ops.aten
+SPECTRA: Final = frozenset({ATEN.stft.default, ATEN.stft.center})
 REWRITES: Final[Mapping[Any, Callable[..., Any]]] = {
+    **RARE,
     ATEN._cdist_forward.default: distances,
     **{it: of_all(it) for it in (ATEN.amax.default, ATEN.amin.default)},
     ATEN.aminmax.default: ends,
     ATEN.cdist.default: distances,
+    ATEN.log_sigmoid.default: log_sigmoid,
     ATEN.median.default: median_of_all,
     ATEN.median.dim: median,
 }
@@ -141,8 +144,19 @@ def graph_of(
 def rewritten(graph: Any) -> Any:
     """Return GRAPH, an ``ExportedProgram``, with what PyTorch's exporter does not translate computed by others."""
     equal_masks(graph)
+    require_spectra_in_float32(graph)
     there = {node.target for node in graph.graph.nodes} & REWRITES.keys()
     return graph.run_decompositions({it: REWRITES[it] for it in there}) if there else graph
+
+
+def require_spectra_in_float32(graph: Any) -> None:
+    """Refuse GRAPH if it makes spectra of windows in float16, which PyTorch's exporter writes as no valid ONNX."""
+    for node in graph.graph.nodes:
+        if node.target in SPECTRA and node.args[0].meta["val"].dtype is torch.float16:
+            raise UnsupportedError(
+                "ONNX has no torch.stft in float16 that PyTorch can write: export it by --precision fp32, or leave"
+                " it to what makes the inputs"
+            )
 
 
 def equal_masks(graph: Any) -> None:

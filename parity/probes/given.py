@@ -68,6 +68,6 @@ def _port_problems(probe: str, port: Port, array: Array) -> list[str]:
     problems = [] if fits else [f"{probe}: {port.name} has shape {array.shape}, not {port.shape}"]
     if np.dtype(port.dtype).kind in "iu" and array.dtype.kind not in "iub":
         problems.append(f"{probe}: {port.name} holds {array.dtype}, not {port.dtype}")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        problems.append(f"{probe}: {port.name} is not finite")
+    if array.dtype.kind == "f" and not (array < np.inf).all():
+        problems.append(f"{probe}: {port.name} is not finite; -inf is taken, as in masks")
     return problems + range_problems(probe, port, array)

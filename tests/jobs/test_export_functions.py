@@ -128,6 +128,22 @@ class Near(nn.Module):
         return {"best": (scores[..., 0] > scores[..., 1]), "scores": scores}
 
 
+class Shares(nn.Module):
+    def forward(self, x):
+        many = x.abs().unsqueeze(-1) * (1 + torch.arange(16) / 7)
+        return {"shares": x / many.sum(), "apart": x - many.mean()}
+
+
+class Windowed(nn.Module):
+    def forward(self, x):
+        return torch.view_as_real(torch.stft(x.flatten(1), 8, window=torch.hann_window(8), return_complex=True))
+
+
+class Ranked(nn.Module):
+    def forward(self, x):
+        return torch.quantile(x, 0.3, dim=-1)
+
+
 class Turned(nn.Module):
     def forward(self, x):
         return torch.fft.rfft(x)
@@ -157,6 +173,9 @@ class Far(nn.Module):
 
 def far(): return seeded(Far)
 def near(): return seeded(Near)
+def shares(): return seeded(Shares)
+def windowed(): return seeded(Windowed)
+def ranked(): return seeded(Ranked)
 def turned(): return seeded(Turned)
 """
 
@@ -327,3 +346,38 @@ def test_complex_outputs_are_refused_with_what_to_return(invoke):
     result = invoke("export", "onnx", "by_functions:turned", "a.onnx")
     assert result.exit_code == 3
     assert "output_0 is complex: return torch.view_as_real of it" in result.output
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "windowed",
+            "no torch.stft in float16 that PyTorch can write: export it by --precision fp32",
+        ),
+        (
+            "ranked",
+            "either float or double dtype; if it needs float32 there, export it by --precision",
+        ),
+    ],
+)
+def test_what_has_no_form_in_float16_is_refused_with_what_to_do(invoke, name, words):
+    result = invoke("export", "onnx", f"by_functions:{name}", "a.onnx", "--precision", "fp16")
+    assert result.exit_code == 3
+    assert words in result.output
+    assert "Traceback" not in result.output
+    assert invoke("export", "onnx", f"by_functions:{name}", "b.onnx").exit_code == 0
+
+
+def test_sums_of_all_numbers_pass_in_a_runtime_that_adds_one_by_one(invoke):
+    pytest.importorskip("coreai_torch")
+    words = (
+        "export",
+        "coreai",
+        "by_functions:shares",
+        "a.aimodel",
+        "--precision",
+        "fp32",
+        "--json",
+    )
+    assert verdict_of(invoke(*words))["status"] == "PASS"

@@ -95,6 +95,45 @@ class Reduced(nn.Module):  # over all, over some, and with what PyTorch takes wh
         }
 
 
+class Picked(nn.Module):
+    def forward(self, cat, mean):
+        highest, places = cat.cummax(1)
+        return {
+            "so_far": highest + cat.cummin(-1).values,
+            "places": places,
+            "third": cat.kthvalue(3, -1).values,
+            "often": torch.round(cat).mode(-1).values,
+            "signed": torch.copysign(cat, cat.flip(2)) + torch.copysign(cat, -1.0),
+        }
+
+
+class Small(nn.Module):  # what coremltools makes something else of, or stops at
+    def forward(self, cat, mean):
+        near = cat.abs() + 1e-3
+        return {
+            "inverse": 1 / near,
+            "shortened": torch.renorm(cat, 2, 0, 1.0) + functional.normalize(mean.mean(1), p=3)[:, None],
+            "rest": cat.abs().remainder(1.0) + cat.fmod(1.0),
+            "left": torch.fmod(cat, cat.flip(1) + 3),
+            "numbers": torch.where(cat > 1, torch.nan, cat).nansum(-1),
+            "between": torch.lerp(cat, cat.flip(1), 0.3) + torch.lerp(cat, cat.flip(1), 0.8),
+            "logistic": functional.logsigmoid(4 * cat),
+            "least": functional.threshold(cat, 0.1, -2.0),
+            "around": functional.pad(cat, (2, 1), mode="circular"),
+            "sums": torch.logaddexp(cat, cat.flip(1)),
+        }
+
+
+class Enlarged(nn.Module):
+    def forward(self, image):
+        larger = functional.interpolate(image / 255, size=(17, 7), mode="bicubic")
+        return {
+            "larger": larger,
+            "aligned": functional.interpolate(larger, scale_factor=(1.3, 2), mode="bicubic", align_corners=True),
+            "scaled": functional.interpolate(larger, scale_factor=1.7, mode="bicubic").mean((2, 3)),
+        }
+
+
 class Summed(nn.Module):
     def forward(self, cat, mean):
         places = (cat[..., :1] > 0).long().expand(-1, -1, 16)
@@ -121,9 +160,27 @@ class Ahead(nn.Module):  # its mask is float32 whatever the rest is in
         return self.layer(cat, mean, tgt_mask=nn.Transformer.generate_square_subsequent_mask(6))
 
 
+class Hidden(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerDecoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
+
+    def forward(self, cat, mean, mask):
+        return self.layer(cat, mean, tgt_mask=mask)
+
+
 def seeded(kind):
     torch.manual_seed(0)
     return kind().eval()
+
+
+def altered():
+    made = seeded(Hidden)
+    made.layer.self_attn.in_proj_weight.data[3] *= 1.01
+    return made
+
+
+def hidden(): return seeded(Hidden)
 
 
 def islands(): return seeded(Islands)
@@ -134,6 +191,9 @@ def summed(): return seeded(Summed)
 def padded(): return seeded(Padded)
 def reduced(): return seeded(Reduced)
 def ahead(): return seeded(Ahead)
+def picked(): return seeded(Picked)
+def small(): return seeded(Small)
+def enlarged(): return seeded(Enlarged)
 def slopes(): return seeded(Slopes)
 """
 TARGETS = {"coreml": "a.mlpackage", "onnx": "a.onnx", "coreai": "a.aimodel"}
@@ -149,6 +209,8 @@ def export(tmp_path, monkeypatch):
     np.savez("ids.npz", ids=np.array([[3, 4, 5, 0, 0], [1, 2, 0, 0, 0]]))
     two = {"cat": draw.normal(size=(2, 6, 16)), "mean": draw.normal(size=(2, 5, 16))}
     np.savez("two.npz", **{name: it.astype(np.float32) for name, it in two.items()})
+    mask = np.triu(np.full((6, 6), -np.inf, np.float32), 1)
+    np.savez("masked.npz", **np.load("two.npz"), mask=mask)
     ids, hidden = draw.integers(0, 8, (2, 6)), np.array([[0] * 6, [0, 0, 0, 0, 1, 1]], bool)
     np.savez("padded.npz", x=two["cat"].astype(np.float32), hidden=hidden, ids=ids)
     np.savez("image.npz", image=draw.uniform(0, 255, (2, 3, 12, 12)).astype(np.float32))
@@ -199,6 +261,19 @@ def test_bins_medians_windows_and_likeness_pass(export, kind):
 
 
 @EVERY
+@pytest.mark.parametrize("name", ["picked", "small"])
+def test_elements_so_far_signs_rests_and_inverses_pass(export, kind, name):
+    document = export(kind, name, "two.npz", "fp32")
+    assert document["verdict"]["status"] in ("PASS", "PASS-REFERENCE")
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32", "mixed"])
+def test_what_pictures_are_interpolated_by_is_explained_in_a_package(export, precision):
+    document = export("coreml", "enlarged", "image.npz", precision)
+    assert document["verdict"]["status"] == "PASS-REFERENCE"
+
+
+@EVERY
 def test_extremes_spreads_and_products_of_all_or_some_pass(export, kind):
     document = export(kind, "reduced", "two.npz", "fp32")
     assert document["verdict"]["status"] in ("PASS", "PASS-REFERENCE")
@@ -222,3 +297,17 @@ def test_masks_of_booleans_and_clamped_places_pass(export, kind, precision):
 
 def test_a_float32_mask_of_attention_in_float16_loads_in_onnxruntime(export):
     assert export("onnx", "ahead", "two.npz", "fp16")["verdict"]["status"] == "PASS"
+
+
+@EVERY
+def test_a_mask_of_infinities_may_be_an_input(export, kind):
+    document = export(kind, "hidden", "masked.npz", "fp16")
+    assert document["verdict"]["status"] in ("PASS", "PASS-REFERENCE")
+
+
+def test_a_file_of_another_module_differs_on_a_mask_of_infinities(export):
+    assert export("onnx", "hidden", "masked.npz", "fp32")["verdict"]["status"] == "PASS"
+    words = ["parity", "check", "user_modules:altered", "a.onnx", "--inputs", "masked.npz"]
+    result = CliRunner().invoke(main, [*words, "--json"])
+    assert result.exit_code == 1, result.output
+    assert json.loads(result.stdout)["status"] == "DIFFERS"
