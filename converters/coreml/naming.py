@@ -93,8 +93,8 @@ def sums_kept() -> Iterator[None]:
 def rounded_kept(exact: Mapping[str, Array]) -> Any:
     """Let coremltools keep what multiplies by a number that float16 alone makes 1, or adds one that it makes 0.
 
-    In the block it would leave such operations out as if they did nothing, and so floors of x / 1. EXACT are constants before they were
-    rounded, known once it has begun to cast.
+    In the block it would leave such operations out as if they did nothing, and so floors of x / 1. EXACT are
+    constants before they were rounded, known once it has begun to cast.
     """
     theirs = noop_elimination._match_pattern
 
