@@ -40,7 +40,7 @@ def cubic(new: float, old: float, step: float, aligned: float) -> Array:
     those at the ends, and rows lie STEP apart: their centres, or their first ones on each other if ALIGNED.
 
     >>> cubic(4, 2, 0.5, 0).tolist()[:2]
-    [[1.10546875, -0.10546875], [0.8203125, 0.1796875]]
+    [[1.10546875, -0.10546875], [0.7734375, 0.2265625]]
     """
     rows, half = np.arange(int(new)), 0.0 if aligned else 0.5
     places = (rows + half) * step - half
