@@ -192,7 +192,7 @@ def converted(kind: str, dtype: str, to: str, folder: Path) -> Verdict:
     made, candidate = source(kind, folder / "source", dtype=dtype), folder / "candidate"
     if to == "mlx":
         model = open_model(made)
-        repair = repairable(model.config, reading(model))
+        repair = not (FIXTURES / kind).is_dir() and repairable(model.config, reading(model))
         convert(str(made), candidate, to, options=Options(check="none", repair=repair))
     else:
         candidate = source(kind, candidate, dtype=dtype)
