@@ -7,7 +7,7 @@ between its children: the attention core, a residual sum, a scale.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -76,11 +76,26 @@ def forced(recording: Recording) -> dict[str, Array]:
         return {site: array.astype(np.float32) for site, array in recording.items()}
 
 
+class Recordings(NamedTuple):
+    """What the sites of a candidate are held against.
+
+    Attributes:
+        probes: what was run.
+        reference: the sites of each, in float64.
+        own: the source's own, in float32 as a rule, from the reference's inputs.
+        without_inputs: returns its own where outputs alone are the reference's: what is computed between
+            modules, from small differences perhaps, then errs in those after it.
+    """
+
+    probes: Sequence[Probe]
+    reference: Sequence[Recording]
+    own: Sequence[Recording]
+    without_inputs: Callable[[], Sequence[Recording]] | None = None
+
+
 def blame(
-    reference: Sequence[Recording],
-    source: Sequence[Recording],
+    recorded: Recordings,
     runner: Runner,
-    probes: Sequence[Probe],
     *,
     explanations: Sequence[Explanation] = (),
     complete: bool = False,
@@ -88,27 +103,30 @@ def blame(
     """Return the faults of the candidate in RUNNER, worst first.
 
     Args:
-        reference: float64 recordings of the first probes.
-        source: what the source itself computes, in float32 as a rule, from the reference's inputs.
-        runner: the candidate.
-        probes: those recorded come first.
+        recorded: of the first probes.
+        runner: the candidate; of one that records no inputs outputs alone are corrected.
         explanations: of the candidate's weights; a wrong weight names its site's fault.
         complete: whether RUNNER records every module that has weights, if it is computed.
     """
+    own, without_inputs = recorded.own, recorded.without_inputs
     worst: dict[str, tuple[LocalError, Observation]] = {}
     errors: list[LocalError] = []
     order: dict[str, None] = {}
-    for probe, wanted, own in zip(probes, reference, source, strict=False):
+    for number, probe, wanted in zip(
+        range(len(own)), recorded.probes, recorded.reference, strict=False
+    ):
         sites = runner.trace(probe.inputs, forced(wanted)).sites
+        if without_inputs and not any(site.endswith(INPUT) for site in sites):
+            own, without_inputs = without_inputs(), None
         if complete and (lost := not_computed(wanted, sites, explanations)):
             return lost
         order |= dict.fromkeys(sites)
-        for error in local_errors(probe, wanted, own, sites, LOCAL_FLOOR):
+        for error in local_errors(probe, wanted, own[number], sites, LOCAL_FLOOR):
             errors.append(error)
             before = worst.get(error.site)
             if error.allowed > (before[0].allowed if before else 1):
                 worst[error.site] = error, _observe(error, probe, wanted, sites[error.site])
-    holders = {parent(site) for wanted in reference for site in wanted}
+    holders = {parent(site) for wanted in recorded.reference for site in wanted}
     worst = without_other_cuts(worst)
     return _systemic(errors, worst, holders) or _faults(worst, explanations, [*order])
 

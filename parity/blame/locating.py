@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from ...converters.common.memory import pass_on_shortage
@@ -12,12 +13,13 @@ from ...converters.common.policy import full_tokens
 from ...converters.common.users_code import described
 from ...converters.models import PROGRAMS
 from ...converters.runtimes.base import Runner
+from ...converters.values import Array
 from ..goldens.golden import Golden
 from ..goldens.recorder import Recorder
 from ..probes.probes import Probe
 from ..weights.reference_index import Explanation
 from ..weights.weights import base_weights
-from .blame import Fault, Recording, blame
+from .blame import Fault, Recording, Recordings, blame
 from .evidence import INPUT
 from .pairing import Paired, paired_sites
 
@@ -61,8 +63,8 @@ def locate(
     complete = getattr(runner, "kind", "captured") == "captured"
     try:
         chosen = affordable(golden, chosen)
-        probes, reference, own = sites_of(golden, storage, chosen)
-        if not reference:
+        recorded = sites_of(golden, storage, chosen)
+        if not recorded.reference:
             note = "no inner sites: the golden is of level verdict (--level blame)"
             return Located(notes=(note,))
         if not complete:
@@ -70,11 +72,10 @@ def locate(
             graph = (
                 getattr(runner, "kind", "") == GRAPH
             )  # its sites have the names of a torch module
-            names |= {path: path for path in modules_in(reference)} if graph else {}
+            names |= {path: path for path in modules_in(recorded.reference)} if graph else {}
             runner = Paired(runner, names)
             explanations = misplaced(explanations) if graph else explanations
-        found = blame(reference, own, runner, probes, explanations=explanations, complete=complete)
-        return Located(tuple(found))
+        return Located(tuple(blame(recorded, runner, explanations=explanations, complete=complete)))
     except Exception as error:
         pass_on_shortage(error)
         note = f"inner sites: looking for the place at fault failed ({described(error)})"
@@ -150,16 +151,33 @@ def misplaced(explanations: Sequence[Explanation]) -> list[Explanation]:
     ]
 
 
+def own_from_outputs(
+    recorder: Recorder, storage: str, reference: Sequence[Recording]
+) -> list[dict[str, Array]]:
+    """Return the sites of the source of RECORDER in float32, outputs corrected by REFERENCE, inputs not."""
+    from ..reference.float64 import constants_of
+    from ..reference.reference import forced_sites
+
+    outputs = [{s: it for s, it in row.items() if not s.endswith(INPUT)} for row in reference]
+    with constants_of(storage):
+        narrow = recorder.module("float32", storage)
+        return forced_sites(narrow, recorder.signature, recorder.asked, outputs)
+
+
 def modules_in(recordings: Sequence[Recording]) -> set[str]:
     """Return the paths of the modules in RECORDINGS."""
     return {site.removesuffix(INPUT).partition("@")[0] for it in recordings for site in it}
 
 
-def sites_of(
-    golden: Golden, storage: str, chosen: Sequence[Probe]
-) -> tuple[Sequence[Probe], Sequence[Recording], Sequence[Recording]]:
-    """Return probes, the reference's sites and the source's own, recorded or run now."""
+def sites_of(golden: Golden, storage: str, chosen: Sequence[Probe]) -> Recordings:
+    """Return the reference's sites and the source's own, recorded or run now."""
     if golden.model is not None and importlib.util.find_spec("torch"):
-        return chosen, *Recorder(golden.model, chosen).sites(storage, chosen)
+        recorder = Recorder(golden.model, chosen)
+        reference, own = recorder.sites(storage, chosen)
+        return Recordings(
+            chosen, reference, own, partial(own_from_outputs, recorder, storage, reference)
+        )
     reference = golden.sites.get(storage, ())
-    return golden.probes[: len(reference)], reference, golden.source_sites.get(storage, ())
+    return Recordings(
+        golden.probes[: len(reference)], reference, golden.source_sites.get(storage, ())
+    )

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from weighbridge.converters.runtimes.base import Trace
-from weighbridge.parity.blame.blame import WHOLE_MODEL, Fault, blame, culprit, forced
+from weighbridge.parity.blame.blame import WHOLE_MODEL, Fault, Recordings, blame, culprit, forced
 from weighbridge.parity.blame.evidence import INPUT
 from weighbridge.parity.probes.probes import Probe
 from weighbridge.parity.weights.reference_index import Explanation
@@ -119,10 +119,10 @@ def probes() -> list[Probe]:
     return [Probe("text", {"input_ids": ids, "attention_mask": mask})]
 
 
-Recordings = list[dict[str, np.ndarray]]
+Rows = list[dict[str, np.ndarray]]
 
 
-def record(module: nn.Module, probes: list[Probe]) -> tuple[Recordings, Recordings]:
+def record(module: nn.Module, probes: list[Probe]) -> tuple[Rows, Rows]:
     exact = TraceRunner(copy.deepcopy(module).double())
     reference = [exact.trace(probe.inputs).sites for probe in probes]
     own = TraceRunner(module)
@@ -133,7 +133,7 @@ def record(module: nn.Module, probes: list[Probe]) -> tuple[Recordings, Recordin
 
 
 @pytest.fixture(scope="module")
-def recordings(encoder: nn.Module, probes: list[Probe]) -> tuple[Recordings, Recordings]:
+def recordings(encoder: nn.Module, probes: list[Probe]) -> tuple[Rows, Rows]:
     return record(encoder, probes)
 
 
@@ -299,7 +299,7 @@ def faults_of(
 ) -> list[Fault]:
     candidate = copy.deepcopy(encoder)
     change(candidate)
-    return blame(*recordings, TraceRunner(candidate), probes)
+    return blame(Recordings(probes, *recordings), TraceRunner(candidate))
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -331,7 +331,7 @@ def test_layers_that_are_skipped_are_named_and_not_the_whole_model() -> None:
     skipping = nn.Sequential(*[Skipped() for _ in range(5)], nn.Linear(8, 8))
     skipping.load_state_dict(right.state_dict())
     runs = [Probe("rows", {"input": np.random.default_rng(0).normal(size=(6, 8)).astype("f4")})]
-    faults = blame(*record(right, runs), TraceRunner(skipping), runs)
+    faults = blame(Recordings(runs, *record(right, runs)), TraceRunner(skipping))
     assert {it.site for it in faults} == set("01234")
 
 
@@ -349,7 +349,7 @@ def test_branch_is_seen_through_a_norm_where_inputs_are_not_recorded(
 ) -> None:
     candidate = copy.deepcopy(encoder)
     residual(candidate)
-    (fault,) = blame(*recordings, OutputsOnly(candidate), probes)
+    (fault,) = blame(Recordings(probes, *recordings), OutputsOnly(candidate))
     assert (fault.site, fault.kind) == (f"{LAYER}.output", "branch")
     assert "factor 0.999" in fault.evidence
 
@@ -362,7 +362,7 @@ def test_wrong_weight_speaks_for_its_site(encoder: nn.Module, probes: Any, recor
         Explanation(f"{name}.weight", f"{name}.weight", "equal", "", ok=True),
         Explanation(f"{name}.bias", f"{name}.bias", "unmerged", "never merged", ok=False),
     ]
-    (fault,) = blame(*recordings, TraceRunner(candidate), probes, explanations=known)
+    (fault,) = blame(Recordings(probes, *recordings), TraceRunner(candidate), explanations=known)
     assert (fault.site, fault.kind) == (name, "merge missing")
     assert "never merged" in fault.evidence
 
@@ -384,7 +384,7 @@ def test_site_of_another_shape_is_a_fault(encoder: nn.Module, probes: Any, recor
             site = f"{LAYER}.intermediate.dense"
             return Trace(trace.outputs, trace.sites | {site: trace.sites[site][..., 1:]})
 
-    (fault,) = blame(*recordings, Cut(encoder), probes)
+    (fault,) = blame(Recordings(probes, *recordings), Cut(encoder))
     assert fault.kind == "shape"
 
 

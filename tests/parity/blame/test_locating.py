@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from safetensors.numpy import load_file, save_file
+import copy
 
+import torch
+from safetensors.numpy import load_file, save_file
+from torch import nn
+
+from weighbridge.converters.models import Model, Port, Signature
 from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.jobs.api import convert
 from weighbridge.parity.blame import locating
@@ -32,3 +37,29 @@ def test_a_damaged_layer_is_named_from_few_tokens(tmp_path, monkeypatch):
     assert [it.site for it in verdict.faults][:1] == ["model.layers.1.mlp.down_proj"]
     [probe] = seen
     assert probe.inputs["input_ids"].size == locating.LEAST
+
+
+class SmallDifferences(nn.Module):
+    """Between its modules it takes small differences of large sums, which the norm then enlarges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.norm, self.down = nn.Linear(8, 512), nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = self.wide(x).unflatten(-1, (8, 64)) + 1000
+        return self.down(self.norm(wide.sum(-1) - 64_000))
+
+
+def test_a_module_after_badly_conditioned_arithmetic_is_not_named_beside_the_one_at_fault():
+    right = SmallDifferences()
+    wrong = copy.deepcopy(right)
+    wrong.down.register_forward_hook(lambda _, __, output: 1.01 * output)
+    ports = [Port(name, "float32", ("batch", 8), "hidden", (("batch", 64),)) for name in "xy"]
+    declared = Signature((ports[0],), (ports[1],))
+    sides = [
+        Model(name, "torch", None, {}, factory=module, declared=declared)
+        for name, module in (("right", right), ("wrong", wrong))
+    ]
+    verdict = check(*sides, runtime="mlx", quick=True)
+    assert [(it.site, it.kind) for it in verdict.faults] == [("down", "scale")]

@@ -18,7 +18,7 @@ from weighbridge.converters.models import open as open_model
 from weighbridge.converters.runtimes.native.sites import watching
 from weighbridge.jobs.api import convert
 from weighbridge.jobs.checking import compare
-from weighbridge.parity.blame.blame import blame
+from weighbridge.parity.blame.blame import Recordings, blame
 from weighbridge.parity.blame.pairing import Paired, paired_sites
 from weighbridge.parity.check.candidate import Candidate
 from weighbridge.parity.goldens.recorder import Recorder, record
@@ -142,7 +142,7 @@ def sides(tmp_path_factory):
 def faults_of(sides):
     runner, probes, (reference, own), explanations = sides
     paired = Paired(runner, paired_sites(explanations))
-    return blame(reference, own, paired, probes, explanations=explanations)
+    return blame(Recordings(probes, reference, own), paired, explanations=explanations)
 
 
 def test_a_right_class_is_blamed_for_nothing(sides):
