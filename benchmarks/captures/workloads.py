@@ -130,10 +130,16 @@ WORKLOADS = {"bert": bert, "t5": t5, "llama": llama}
 
 
 def made(name: str, tiny: bool, dtype: torch.dtype) -> Workload:
-    """Return workload NAME in DTYPE and eval mode, with the same weights each time."""
+    """Return workload NAME in DTYPE and eval mode, with the same weights each time.
+
+    Its buffers, such as rotary frequencies, stay in float32, as ``from_pretrained`` leaves them.
+    """
     torch.manual_seed(0)
     workload = WORKLOADS[name](tiny)
-    return workload._replace(module=workload.module.eval().to(dtype))
+    module = workload.module.eval()
+    for parameter in module.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return workload._replace(module=module)
 
 
 def adapted_layers(workload: Workload) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 
 _DECLARED: Final[Any] = torch.library.Library("weighbridge", "FRAGMENT")  # type: ignore[no-untyped-call]
-_DECLARED.define("rope(Tensor x, Tensor wavelengths) -> Tensor")
+_DECLARED.define("rope(Tensor x, Tensor wavelengths, float? base=None) -> Tensor")
 _DECLARED.define("attention_mask(Tensor mask, ScalarType dtype) -> (Tensor, Tensor)")
 _DECLARED.define(
     "attention(Tensor query, Tensor key, Tensor value, Tensor added, Tensor? alive, "

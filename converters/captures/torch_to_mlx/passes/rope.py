@@ -14,6 +14,7 @@ from .draft import Draft, is_call, recorded
 from .forms import ROPE
 
 MOVES: Final = ("unsqueeze.default", "_to_copy.default", "detach.default", "alias.default")
+ROUNDING: Final = 2.0**-21  # of the float32 powers and quotients that frequencies are made by
 COPIES: Final = ("clone.default", "lift_fresh_copy.default", "expand.default", "contiguous.default")
 
 
@@ -32,7 +33,8 @@ def fuse_rope(draft: Draft) -> None:
         if found is None:
             continue
         x, frequencies, factor = found
-        fused = draft.add(node, ROPE, x, _wavelengths(draft, node, frequencies))
+        wavelengths = _wavelengths(draft, node, frequencies)
+        fused = draft.add(node, ROPE, x, wavelengths, _base(draft.constants.get(frequencies.name)))
         if factor != 1.0:
             fused = draft.add(node, torch.ops.aten.mul.Tensor, fused, factor)
         draft.replace(node, fused)
@@ -44,6 +46,20 @@ def _wavelengths(draft: Draft, node: Any, frequencies: Any) -> Node:
         frequencies = draft.add(node, torch.ops.aten._to_copy.default, frequencies, val=wide)
         frequencies.kwargs = {"dtype": torch.float32}
     return draft.add(node, torch.ops.aten.reciprocal.default, frequencies, val=wide)
+
+
+def _base(frequencies: torch.Tensor | None) -> float | None:
+    """Return b where the n FREQUENCIES are known to be b ** (-i / n), i = 0, 1, ..., in float32.
+
+    >>> round(_base(10000 ** -(torch.arange(4) / 4)), 1), _base(torch.tensor([1.0, 0.5, 0.1]))
+    (10000.0, None)
+    """
+    if frequencies is None or len(frequencies) == 1 or float(frequencies[-1]) <= 0:
+        return None
+    wide, count = frequencies.double(), len(frequencies)
+    base = float(wide[-1]) ** (-count / (count - 1))
+    powers = base ** -(torch.arange(count, dtype=torch.float64) / count)
+    return base if torch.allclose(wide, powers, rtol=ROUNDING, atol=0) else None
 
 
 def _rotation(node: Any) -> tuple[Node, Node, float] | None:

@@ -18,6 +18,7 @@ from .layer_norm import fuse_layer_norm
 from .lookups import shorten_lookups
 from .rms_norm import fuse_rms_norm
 from .rope import fuse_rope
+from .targets import count_every_target
 
 PASSES: Final[dict[str, Callable[[Draft], None]]] = {
     "copies": remove_copies,
@@ -30,6 +31,7 @@ PASSES: Final[dict[str, Callable[[Draft], None]]] = {
     "constants": fold_constants,
     "channels_last": keep_channels_last,
     "lookups": shorten_lookups,
+    "targets": count_every_target,
     "dead_code": Draft.remove_dead_code,
 }
 

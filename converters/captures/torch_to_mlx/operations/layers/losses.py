@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import mlx.core as mx
 
@@ -16,6 +16,7 @@ from ..registry import operation, register
 from .linear import matmul
 
 NONE, MEAN, SUM = 0, 1, 2  # torch's codes of a reduction
+NEVER: Final = -(2**63)  # the class to ignore where none is to be
 _REDUCTIONS: Final[dict[int, Callable[[mx.array], mx.array]]] = {
     NONE: lambda loss: loss,
     MEAN: mx.mean,
@@ -114,26 +115,37 @@ def _class_weights(x: mx.array, weight: mx.array | None) -> mx.array:
     return weight.reshape([-1 if axis == _class_axis(x) else 1 for axis in range(x.ndim)])
 
 
+class _Targets(NamedTuple):
+    """Classes, 0 for those that are ignored, what each counts, and whether it does; ``None`` where all count alike."""
+
+    classes: mx.array
+    weights: mx.array | None
+    counted: mx.array | None
+
+    def reduce(self, loss: mx.array, reduction: int) -> mx.array:
+        """Reduce what counts of LOSS; the mean is over the weights."""
+        each = loss if self.weights is None else loss * self.weights
+        each = self.only(each)
+        return self.mean(each) if reduction == MEAN else _REDUCTIONS[reduction](each)
+
+    def mean(self, each: mx.array) -> mx.array:
+        """Return the sum of EACH over that of the weights, NaN where these are all 0."""
+        return mx.mean(each) if self.weights is None else mx.sum(each) / mx.sum(self.weights)
+
+    def only(self, loss: mx.array) -> mx.array:
+        """Return LOSS, 0 where it is ignored: it may be infinite there."""
+        return loss if self.counted is None else where(self.counted, loss, 0)
+
+
 def _targets(
     target: mx.array, weight: mx.array | None, ignore_index: int, dtype: mx.Dtype
-) -> tuple[mx.array, mx.array]:
-    """Return the classes, 0 for ignored ones, and their weights, 0 for ignored ones."""
+) -> _Targets:
+    if ignore_index == NEVER:
+        return _Targets(target, None if weight is None else weight[target], None)
     counted = target != ignore_index
     classes = mx.where(counted, target, mx.zeros_like(target))
     weights = counted.astype(dtype)
-    return classes, weights if weight is None else weights * weight[classes]
-
-
-def _weighted(loss: mx.array, weights: mx.array, counted: mx.array, reduction: int) -> mx.array:
-    """Reduce LOSS times WEIGHTS where COUNTED; the mean is over the weights."""
-    # an ignored loss may be infinite
-    each = where(counted, loss * weights, 0)
-    return _mean(each, weights) if reduction == MEAN else _REDUCTIONS[reduction](each)
-
-
-def _mean(each: mx.array, weights: mx.array) -> mx.array:
-    """Return the sum of EACH over that of WEIGHTS, NaN where these are all 0."""
-    return mx.sum(each) / mx.sum(weights)
+    return _Targets(classes, weights if weight is None else weights * weight[classes], counted)
 
 
 @operation("nll_loss_nd", "nll_loss", "nll_loss2d")
@@ -144,8 +156,8 @@ def _nll(
     reduction: int = MEAN,
     ignore_index: int = -100,
 ) -> mx.array:
-    classes, weights = _targets(target, weight, ignore_index, self.dtype)
-    return _weighted(-_picked(self, classes), weights, target != ignore_index, reduction)
+    targets = _targets(target, weight, ignore_index, self.dtype)
+    return targets.reduce(-_picked(self, targets.classes), reduction)
 
 
 def _picked(x: mx.array, classes: mx.array) -> mx.array:
@@ -165,19 +177,19 @@ def _cross_entropy(
     """Compare logits with classes or, where TARGET is floating, with their probabilities."""
     axis = _class_axis(self)
     if weight is None and not label_smoothing and _fusible(self, target):
-        classes, weights = _targets(target, None, ignore_index, self.dtype)
-        each = mx.fast.cross_entropy(self, classes).astype(self.dtype)
-        return _weighted(each, weights, target != ignore_index, reduction)
+        targets = _targets(target, None, ignore_index, self.dtype)
+        return targets.reduce(
+            mx.fast.cross_entropy(self, targets.classes).astype(self.dtype), reduction
+        )
     logs = log_softmax(self, axis)
     if is_float(target):
         return _soft_cross_entropy(logs, target, weight, reduction, label_smoothing)
     hard = _nll(logs, target, weight, reduction, ignore_index)
     if not label_smoothing:
         return hard
-    _, weights = _targets(target, weight, ignore_index, self.dtype)
-    spread = -mx.sum(logs * _class_weights(self, weight), axis=axis)
-    spread = where(target != ignore_index, spread, 0)
-    smooth = _mean(spread, weights) if reduction == MEAN else _REDUCTIONS[reduction](spread)
+    targets = _targets(target, weight, ignore_index, self.dtype)
+    spread = targets.only(-mx.sum(logs * _class_weights(self, weight), axis=axis))
+    smooth = targets.mean(spread) if reduction == MEAN else _REDUCTIONS[reduction](spread)
     return (1 - label_smoothing) * hard + label_smoothing / self.shape[axis] * smooth
 
 

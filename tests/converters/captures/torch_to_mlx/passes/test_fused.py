@@ -1,5 +1,9 @@
 """Norms, rotary positions, attention and GELU run in MLX's fused forms, and give torch's results."""
 
+import copy
+import io
+
+import mlx.core as mx
 import pytest
 import torch
 from torch import nn
@@ -139,11 +143,11 @@ def test_bfloat16_is_as_near_to_float32_as_torch_is(steps):
 class Rotated(nn.Module):
     """Rotary positions that do not begin at 0, or belong to another axis, are not MLX's."""
 
-    def __init__(self, start, axis):
+    def __init__(self, start, axis, frequencies=(1.0, 0.1)):
         super().__init__()
         self.start, self.axis = start, axis
-        self.weight = nn.Parameter(torch.randn(4))
-        self.register_buffer("frequencies", torch.tensor([1.0, 0.1]), persistent=False)
+        self.weight = nn.Parameter(torch.randn(2 * len(frequencies)))
+        self.register_buffer("frequencies", torch.as_tensor(frequencies), persistent=False)
 
     def forward(self, x):
         x = x * self.weight
@@ -154,7 +158,8 @@ class Rotated(nn.Module):
             angles = angles[:, None]
         half = x.shape[-1] // 2
         turned = torch.cat([-x[..., half:], x[..., :half]], -1)
-        return {"x": x * angles.cos() + turned * angles.sin()}
+        cosines, sines = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        return {"x": x * cosines + turned * sines}
 
 
 @pytest.mark.parametrize(("start", "axis", "fused"), [(0, 2, 1), (1, 2, 0), (0, 1, 0)])
@@ -166,3 +171,18 @@ def test_only_positions_from_zero_along_the_right_axis_are_rope(start, axis, fus
 def test_one_head_beside_one_position_is_not_taken_for_positions(proven, steps):
     names = short(steps(proven(Rotated(0, 1), {"x": torch.randn(2, 5, 1, 4)})))
     assert "rope" not in names
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rotations_by_powers_are_as_near_to_the_truth_without_reading_wavelengths(dtype):
+    module = Rotated(0, 2, 1 / 500000 ** (torch.arange(32) / 32))
+    module.weight.data = module.weight.data.to(dtype)
+    x = torch.randn(1, 1, 4096, 64).to(dtype)
+    captured = capture(module, inputs={"x": x})
+    found, drawn = captured(x=to_mlx(x))["x"], io.StringIO()
+    mx.export_to_dot(drawn, found)
+    assert drawn.getvalue().count("Divide") == 0  # of one by each wavelength
+    with torch.no_grad():
+        exact = copy.deepcopy(module).double()(x.double())["x"]
+        theirs, ours = (it.double() - exact for it in (module(x)["x"], to_torch(found)))
+    assert ours.square().mean() < 1.01 * theirs.square().mean()
