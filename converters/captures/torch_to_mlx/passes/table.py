@@ -14,9 +14,8 @@ from .common import merge_common
 from .constants import fold_constants
 from .copies import remove_copies
 from .draft import Draft
-from .layer_norm import fuse_layer_norm
 from .lookups import shorten_lookups
-from .rms_norm import fuse_rms_norm
+from .norms import fuse_layer_norm, fuse_rms_norm
 from .rope import fuse_rope
 from .targets import count_every_target
 
