@@ -210,5 +210,7 @@ def missing_package(error: ModuleNotFoundError) -> str | None:
         return None
     context = click.get_current_context(silent=True)
     verb = context.find_root().invoked_subcommand if context else None
-    otherwise = " (by a table alone nothing more is needed: --check none)" if verb in BY_TABLE else ""
+    otherwise = (
+        " (by a table alone nothing more is needed: --check none)" if verb in BY_TABLE else ""
+    )
     return f"this needs {package}: pip install 'weighbridge[{extra}]'{otherwise}"
