@@ -118,6 +118,7 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
         config=config,
         reader=reader_of(path, config, manifest, opened),
         map_text=map_text(map_name, manifest),
+        map_name=map_name,
         sizes=manifest.get("sizes") or {},
         # an independent check of the manifest's map is none of another map
         layout_check=manifest.get("layout_check") if map_name is None else None,
