@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +78,8 @@ def split_adapter(spec: str) -> tuple[Path | None, Path | None]:
         return Path(base), Path(adapter)
     if looks_like_factory(spec):
         return None, None
+    if os.path.lexists(spec) and (link := Path(spec)).is_symlink():
+        raise BadInputError(f"{spec} is a symbolic link to {link.readlink()}, which leads nowhere")
     raise BadInputError(f"{spec}: no such file or directory, and not MODULE:FUNCTION either")
 
 
