@@ -269,12 +269,14 @@ def verdicts_table(demo: Demo) -> Table:
 
 
 def ratios(verdict: Any) -> str:
-    """Return the largest error ratio of each stage that measured one, and what is allowed."""
+    """Return the largest error ratio of each stage that measured one and what is allowed, or the error."""
     shown = []
     for stage in verdict.stages:
         if rows := stage.figures.get("rows"):
             worst = max(row["ratio"] for row in rows)
             shown.append(f"{stage.name} {worst:.2f} (allowed {stage.figures['k']:.2f})")
+        elif "conversion" in stage.figures:  # an adapter live on both sides, relative error
+            shown.append(f"outputs {stage.figures['conversion']:.1e} apart")
     return ", ".join(shown) or "nothing was run"
 
 

@@ -331,8 +331,8 @@ def examine_machine() -> Facts:
 def route_state(source: str, target: str, missing: dict[str, list[str]]) -> str:
     """Say whether a route runs here and what it lacks."""
     lacking = sorted({package for name in (source, target) for package in missing.get(name, [])})
-    return (
-        f"converts; to check it: pip install {' '.join(lacking)}"
-        if lacking
-        else "runs and is checked"
-    )
+    if not lacking:
+        return "runs and is checked"
+    tabled = {source, target} == {"torch", "mlx"}
+    does = "converts by a table; for others, and to check it" if tabled else "does not run"
+    return f"{does}: pip install {' '.join(lacking)}"

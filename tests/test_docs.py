@@ -156,3 +156,13 @@ def test_every_benchmark_named_has_a_result(page):
     kept = {name: RESULTS / f"{name.replace('/', '_')}.json" for name in names}
     results = [WRITES_ELSEWHERE.get(name, path) for name, path in kept.items()]
     assert all(json.loads(path.read_text()) for path in results)
+
+
+def test_figures_of_the_atlas_are_those_of_its_page():
+    atlas = (ROOT / "docs" / "atlas.md").read_text()
+    types, rows, *counts = re.findall(r"\d+", re.search(r"^\*\*\d+ types, .*\*\*$", atlas, re.M)[0])
+    row = f"| atlas: {rows} tiny checkpoints of {types} types |"
+    [figures] = [it for it in (ROOT / "docs" / "figures.md").read_text().splitlines() if row in it]
+    assert re.findall(r"\d+", figures.removeprefix(row)) == counts
+    right = re.search(r"\*\*(\d+) of \d+ types end in a directory that runs right", atlas)[1]
+    assert f"| {right} run right, some repaired |" in README.read_text()

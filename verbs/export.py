@@ -340,7 +340,8 @@ def export_coreai(source: str, target: Path, **chosen: Any) -> None:
     type=click.Path(path_type=Path),
     required=True,
     metavar="BASE.gguf",
-    help="The base model's file: metadata, tokenizer, names and types are taken from it.",
+    help="The base model's file, downloaded or made by llama.cpp's convert_hf_to_gguf.py:"
+    " metadata, tokenizer, names and types are taken from it.",
 )
 @click.option(
     "--base",

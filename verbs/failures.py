@@ -101,12 +101,20 @@ def reporting(*, as_json: bool) -> Iterator[None]:
     except (click.exceptions.Exit, click.Abort, BrokenPipeError):
         raise
     except (Exception, KeyboardInterrupt) as error:
+        say_what_is_missing(error)
         if isinstance(error, click.ClickException) and not as_json:
             error.message = legible(error.message)  # type: ignore[misc]  # of any size
             raise  # click shows the usage above it
         failed = failure_of(shortage(error) or error)
         failed.as_json = as_json
         raise failed from error
+
+
+def say_what_is_missing(error: BaseException) -> None:
+    """Let ERROR say what a missing option is, in the words of its help, where click names it alone."""
+    option = error.param if isinstance(error, click.MissingParameter) else None
+    if isinstance(option, click.Option) and not isinstance(option.type, click.Choice):
+        error.message = error.message or f"{option.metavar or ''}: {option.help}"  # type: ignore[attr-defined]
 
 
 def shortage(error: BaseException) -> TooLittleMemoryError | None:

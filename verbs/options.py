@@ -22,6 +22,7 @@ EXTRAS = {
     "dev": ("peft",),
     "train": ("matplotlib", "pydantic", "yaml"),
 }
+BY_TABLE = ("convert", "merge")  # verbs that do with the core alone all but the check
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -207,7 +208,9 @@ def missing_package(error: ModuleNotFoundError) -> str | None:
     extra = next((name for name, packages in EXTRAS.items() if package in packages), None)
     if extra is None:
         return None
-    return (
-        f"this needs {package}: pip install 'weighbridge[{extra}]'"
-        " (a conversion by a table alone needs nothing more: --check none)"
+    context = click.get_current_context(silent=True)
+    verb = context.find_root().invoked_subcommand if context else None
+    otherwise = (
+        " (by a table alone nothing more is needed: --check none)" if verb in BY_TABLE else ""
     )
+    return f"this needs {package}: pip install 'weighbridge[{extra}]'{otherwise}"

@@ -96,6 +96,7 @@ class Model:
         factory: what ``module:function`` returned, a torch or mlx module; ``None`` for a family.
         adapter: a live adapter; ``None`` for the bare model.
         map_text: the map between torch and MLX names, where it is not the family's.
+        map_name: the file or table that a user named it by.
         declared: the signature a factory declared.
         layout_check: what checked the MLX layout when the directory was made, besides its map.
         sizes: of axes that shapes do not tell, recorded when the directory was made.
@@ -114,6 +115,7 @@ class Model:
     factory: Any = None
     adapter: Adapter | None = None
     map_text: str | None = None
+    map_name: str | None = None
     declared: Signature | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
     layout_check: str | None = None

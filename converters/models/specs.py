@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +78,8 @@ def split_adapter(spec: str) -> tuple[Path | None, Path | None]:
         return Path(base), Path(adapter)
     if looks_like_factory(spec):
         return None, None
+    if os.path.lexists(spec) and (link := Path(spec)).is_symlink():
+        raise BadInputError(f"{spec} is a symbolic link to {link.readlink()}, which leads nowhere")
     raise BadInputError(f"{spec}: no such file or directory, and not MODULE:FUNCTION either")
 
 
@@ -118,6 +121,7 @@ def from_path(path: Path, trust_code: str | None, map_name: str | None) -> Model
         config=config,
         reader=reader_of(path, config, manifest, opened),
         map_text=map_text(map_name, manifest),
+        map_name=map_name,
         sizes=manifest.get("sizes") or {},
         # an independent check of the manifest's map is none of another map
         layout_check=manifest.get("layout_check") if map_name is None else None,

@@ -97,6 +97,7 @@ def model_like(source: Path, like: Like, tensors: Checkpoint, options: Options) 
         path=like.path,
         config=like.config,
         map_text=map_text(options.map, {}),
+        map_name=options.map,
         tensors=tensors,
     )
     code = options.trust_code

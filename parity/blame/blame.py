@@ -199,8 +199,30 @@ def _observe(error: LocalError, probe: Probe, reference: Recording, found: Array
     site = error.site
     own = max(error.own.whole, LOCAL_FLOOR.c * unit_roundoff(LOCAL_FLOOR.dtype))
     inputs = {path: reference[path] for path in _entries(site, reference)}
-    mask = probe.inputs.get("attention_mask")
+    mask = padding_mask(probe.inputs)
     return Observation(site, found, reference[site], own, mask, inputs, reference)
+
+
+def padding_mask(inputs: Mapping[str, Array]) -> Array | None:
+    """Return which tokens of INPUTS are none of padding, ``(batch, sequence)``, if one input says it.
+
+    A module of one's own may call it otherwise than transformers; what PyTorch calls a padding mask
+    is true at padding.
+
+    >>> padding_mask({"x": np.zeros((1, 2)), "key_padding_mask": np.array([[False, True]])})
+    array([[ True, False]])
+    """
+    if "attention_mask" in inputs:
+        return inputs["attention_mask"]
+    masks = {
+        name: array
+        for name, array in inputs.items()
+        if name.endswith("mask") and array.ndim == 2 and array.dtype.kind in "biu"
+    }
+    if len(masks) != 1:
+        return None
+    [(name, mask)] = masks.items()
+    return np.asarray(mask == 0) if name.endswith("padding_mask") else mask
 
 
 def _entries(site: str, reference: Recording) -> list[str]:

@@ -6,7 +6,14 @@ from functools import partial
 from typing import Final
 
 from . import evidence, norms, rotary, wiring
-from .attention import attention_mask, attention_scale, scores_alone, sees_ahead
+from .attention import (
+    attention_mask,
+    attention_scale,
+    exchanged,
+    heads_apart,
+    scores_alone,
+    sees_ahead,
+)
 from .evidence import Hypothesis, Observation
 
 BEFORE: Final = "branch before"  # the fault lies in what the holder of the site feeds it
@@ -20,6 +27,7 @@ HYPOTHESES: Final[tuple[tuple[str, Hypothesis], ...]] = (
     ("epsilon", norms.epsilon),
     ("groups", norms.groups),
     ("transposed", evidence.transposed),
+    ("permuted", evidence.flattened),
     ("permuted", evidence.permuted),
     ("scale", evidence.scale),
     ("bias", evidence.bias),
@@ -28,12 +36,15 @@ HYPOTHESES: Final[tuple[tuple[str, Hypothesis], ...]] = (
     ("order", wiring.order),
     ("mask", attention_mask),
     ("attention", attention_scale),
+    ("swapped projections", exchanged),
+    ("heads", heads_apart),
     ("swapped projections", rotary.swapped),
     ("position", rotary.turned),
     ("mask", partial(attention_mask, find=rotary.rotated_core)),
     ("attention", partial(attention_scale, find=rotary.rotated_core)),
     ("gate", wiring.gate),
     ("activation", wiring.gate_activation),
+    ("position", evidence.shifted),
     ("branch", evidence.mixture),
     (BEFORE, norms.branch_before),
     ("mask", evidence.mask),
@@ -52,4 +63,6 @@ def diagnose(it: Observation) -> tuple[str, str]:
         for kind, hypothesis in HYPOTHESES:
             if found := hypothesis(seen):
                 return kind, found
-    return "unknown", "no hypothesis accounts for the difference"
+    module = it.site.removesuffix(evidence.INPUT)
+    where = "the difference" if module == it.site else f"what reaches {module}"
+    return "unknown", f"no kind of fault that is known here accounts for {where}"

@@ -212,6 +212,23 @@ def permuted(it: Observation) -> str | None:
     return None if identity else describe_order(order.tolist(), "channels")
 
 
+def flattened(it: Observation) -> str | None:
+    """Features of an image that were flattened with channels last, or first."""
+    found, wanted = it.pair
+    if found.ndim != 2 or found.shape != wanted.shape:
+        return None
+    count, width = wanted.shape
+    for channels in (size for size in range(2, width // 2 + 1) if width % size == 0):
+        turned = wanted.reshape(count, channels, -1).swapaxes(1, 2).reshape(count, width)
+        if it.accounts(found, wanted, turned):
+            each = width // channels
+            return (
+                f"the reference's {channels} rows of {each} lie as {each} rows of {channels}:"
+                " flattened with channels in another place"
+            )
+    return None
+
+
 def bias(it: Observation) -> str | None:
     """A constant vector too much or too little."""
     found, wanted = it.pair
@@ -286,6 +303,22 @@ def position(it: Observation) -> str | None:
     early, late = float(errors[:third].mean()), float(errors[-third:].mean())
     if late > 3 * early and np.all(errors[:2] <= errors[-third:].min()):
         return f"the error grows with position, from {early:.2g} to {late:.2g}"
+    return None
+
+
+SHIFTS: Final = (1, -1, 2, -2, 3, -3)
+
+
+def shifted(it: Observation) -> str | None:
+    """At each position what belongs to another, as with positions that begin at 1."""
+    found, wanted = it.found, it.wanted
+    if found.shape != wanted.shape or found.ndim < 2 or found.shape[-2] < 8:
+        return None
+    for step in SHIFTS:
+        here, there = (slice(max(0, by), min(0, by) or None) for by in (-step, step))
+        own, others = found[..., here, :], wanted[..., there, :]
+        if norm(own - others) <= NOISE * it.own * norm(others):
+            return f"at each position it has what the reference has at {step:+d} from there"
     return None
 
 

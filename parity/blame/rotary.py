@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from ...converters.values import Array
-from .attention import Core, fit_factor, masks
-from .evidence import INPUT, Observation, norm, siblings
+from .attention import ALL, CAUSAL, ROLES, Core, fit_factor, masks, projections
+from .evidence import INPUT, Observation, norm
 from .wiring import SAME
 
 OFFSETS: Final = tuple(step for step in range(-8, 9) if step)
@@ -79,18 +79,6 @@ def _frequencies(it: Observation) -> Iterator[Array]:
                 yield np.asarray(np.arccos(np.clip(first[1, : first.shape[-1] // 2], -1, 1)))
 
 
-def _projections(it: Observation, size: int) -> list[tuple[str, Array]]:
-    """Return what may be queries, keys or values; norms of heads record these before the sequence."""
-    batch, length = it.wanted.shape[:2]
-    found = []
-    for path, array in siblings(it).items():
-        heads_first = array.ndim == 4 and array.shape[2] == length != array.shape[1]
-        rows = array.swapaxes(1, 2) if heads_first else array
-        if rows.shape[:2] == (batch, length) and rows[0, 0].size % size == 0:
-            found.append((path, rows.reshape(batch, length, -1)))
-    return found
-
-
 def find_rotary(it: Observation) -> Rotary | None:
     """Return the attention that gives what the reference has where IT is, if one does."""
     if not it.site.endswith(INPUT) or it.wanted.ndim != 3:
@@ -101,8 +89,8 @@ def find_rotary(it: Observation) -> Rotary | None:
 
 def _find_turned(it: Observation, frequencies: Array) -> Rotary | None:
     named = masks(it)
-    causal, whole = named["from left to right only"], named["with padding left out"]
-    for parts in permutations(_projections(it, 2 * len(frequencies)), 3):
+    causal, whole = named[CAUSAL], named[ALL]
+    for parts in permutations(projections(it, 2 * len(frequencies)), 3):
         widths = [array.shape[-1] for _, array in parts]
         if widths[0] != it.wanted.shape[-1] or widths[1] != widths[2] or widths[0] % widths[1]:
             continue
@@ -138,7 +126,6 @@ def swapped(it: Observation) -> str | None:
     right = find_rotary(it)
     if right is None:
         return None
-    roles = ("queries", "keys", "values")
     for one, other in ((1, 2), (0, 1), (0, 2)):
         parts = list(right.parts)
         parts[one], parts[other] = parts[other], parts[one]
@@ -146,7 +133,7 @@ def swapped(it: Observation) -> str | None:
             continue
         if _explains(it, replace(right, parts=tuple(parts))):
             paths = " and ".join(path for path, _ in (parts[other], parts[one]))
-            return f"{roles[one]} and {roles[other]} are exchanged ({paths})"
+            return f"{ROLES[one]} and {ROLES[other]} are exchanged ({paths})"
     return None
 
 

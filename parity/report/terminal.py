@@ -159,7 +159,7 @@ def error_table(stage: Stage) -> RenderableType:
             f"{row['source_error']:.2e}",
             f"{quotient(row['ratio'])}x",
             f"{quotient(row['ratio_worst_token'])}x",
-            bar(row["allowed"]).append(f" {row['allowed']:,.2f}", style="default not dim"),
+            bar(row["allowed"]).append(f" {quotient(row['allowed'])}", style="default not dim"),
         )
     return Group(Text(f"{stage.name}, {stage.figures['dtype']}", style="bold"), table, null(stage))
 

@@ -116,6 +116,26 @@ def test_a_missing_package_is_a_json_document_too(tiny_bert_dir, tmp_path, monke
     assert (error["kind"], error["exit_code"]) == ("missing-package", 3)
 
 
+def test_a_missing_package_is_no_reason_to_speak_of_a_check_where_the_verb_has_none(
+    tiny_bert_dir, tmp_path, monkeypatch
+):
+    missing = ModuleNotFoundError("No module named 'mlx'", name="mlx")
+    monkeypatch.setattr(Writer, "write", raising(missing))
+    assert "--check none" in convert(tiny_bert_dir, tmp_path / "out").stdout
+    monkeypatch.setattr("weighbridge.jobs.inspecting.tensor_facts", raising(missing))
+    refused = run("inspect", tiny_bert_dir).stderr
+    assert "pip install 'weighbridge[mlx]'" in refused
+    assert "--check" not in refused
+
+
+def test_a_missing_option_is_told_with_what_it_is():
+    refused = run("export", "gguf", "model", "model.gguf")
+    assert refused.exit_code == 2
+    assert "Missing option '--like'. BASE.gguf: The base model's file, " in refused.stderr
+    told = error_of(run("convert", "gguf-to-mlx", "model.gguf", "model", "--json"))
+    assert "DIR: The model's directory, with config.json" in told["message"]
+
+
 def test_without_json_an_error_is_on_stderr_alone(tmp_path):
     result = run("inspect", tmp_path / "nowhere")
     assert result.stdout == ""

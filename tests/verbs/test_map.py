@@ -48,3 +48,16 @@ def test_infer_refuses_what_is_no_port_in_one_line(port, tmp_path):
     assert result.stderr.startswith("Error: ")
     assert "Traceback" not in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("a <-> ", "Error: own.wmap:1:7: "), ("a <-> b", "the tensors do not fit the map own.wmap: ")],
+)
+def test_what_is_wrong_in_a_map_of_ones_own_names_its_file(
+    text, says, tiny_bert_dir, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.wmap").write_text(text)
+    given = ("--map", "own.wmap", "--check", "none")
+    assert says in invoke("convert", "torch-to-mlx", tiny_bert_dir, "x", *given, code=3).stderr

@@ -136,8 +136,10 @@ def test_guesses_are_told_in_words_and_not_all_of_them(own):
     assert "--inputs FILE.npz" in said
 
 
-def test_a_directory_with_an_own_architecture_and_a_tied_head_goes_to_mlx_and_back(own):
-    (own / "tied_code.py").write_text(TIED)
+@pytest.mark.parametrize("name", ["emb", "wte"])
+def test_a_directory_with_an_own_architecture_and_a_tied_head_goes_to_mlx_and_back(own, name):
+    """Of the embedding and its head, `save_model` keeps the name that comes first."""
+    (own / "tied_code.py").write_text(TIED.replace("self.emb", f"self.{name}"))
     import_module("tied_code")  # writes its files
     invoke("map", "infer", "tied_code:build", "tied_code:bare", "tied.wmap", "--inputs", "ids.npz")
     refused = invoke(

@@ -64,6 +64,7 @@ class Binder:
         self.layout: dict[str, Header] = {}
         self.problems: list[str] = []
         self.computed: list[Dropped] = []
+        self.stands_for: dict[str, str] = {}  # an original that is not here, by its alias that is
         self.values: dict[int, Values] = {
             number: values((*where, *rule.where), given.config)
             for number, rule in enumerate(self.rules)
@@ -95,7 +96,7 @@ class Binder:
         """Return the one rule that speaks of each tensor."""
         matches, loose = {}, []
         for name in self.headers:
-            found = self.here(name)
+            found = self.standing(name, self.here(name))
             if len(found) > 1:
                 found = self.allowed(found)
             if len(found) == 1:
@@ -112,6 +113,20 @@ class Binder:
             hint = nearest(name, patterns) if at < COMPARED else ""
             self.problems.append(f"{name} {self.headers[name]} is in no rule{hint}")
         return matches
+
+    def standing(self, name: str, found: list[Match]) -> list[Match]:
+        """Return FOUND, or what fits the original where NAME is the only one of the two that is here.
+
+        `safetensors.torch.save_model` keeps one name of a shared tensor, whichever comes first.
+        """
+        rule = self.rules[found[0].rule] if len(found) == 1 else None
+        if not isinstance(rule, Tie):
+            return found
+        original = rule.original.fill(found[0].captures)
+        wanted = [] if original in self.headers else self.here(original)
+        if not wanted or self.stands_for.setdefault(original, name) != name:
+            return found
+        return wanted
 
     def allowed(self, found: list[Match]) -> list[Match]:
         """Return those matches that the definitions of their rules allow, all if they allow none."""
@@ -175,6 +190,7 @@ class Binder:
                 yield Dropped(name, rule.policy)
             elif isinstance(rule, Tie):
                 original = rule.original.fill(match.captures)
+                original = self.stands_for.get(original, original)
                 if original not in self.headers:
                     self.problems.append(f"{name} is tied to {original}, which is missing")
                 elif self.headers[name] != self.headers[original]:

@@ -42,7 +42,7 @@ def map_of(model: Model) -> WeightMap | None:
 def chosen_map(model: Model) -> WeightMap | None:
     """Return the map between MODEL's torch and MLX names, found out now; raises as ``map_of``."""
     if model.map_text:
-        return WeightMap.parse(model.map_text, f"{model.spec} (map)")
+        return WeightMap.parse(model.map_text, model.map_name or f"{model.spec} (map)")
     if model.family is None:
         return None
     if model.family.map:

@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...checkpoints import Checkpoint
+from ...common.arrays import same_bits
 from ...common.dtypes import unit_roundoff
 from ...values import Array
 from ..codebooks import CODES, GLOBAL, SCALES
 from ..mlx import Dtype, Parts, by_mlx, dequantize, quantize, row_blocks
 from ..packing import unpack
 from ..scheme import Scheme
+from ..search import encode
 from ..view import Dequantized
 from .scaling import Blocks, Fit, Vector, fit
 
@@ -101,6 +103,17 @@ class Pair:
     def ours(self) -> dict[str, Array]:
         """Return what MLX makes of the dense weight by the same scheme."""
         return quantize(self.original, self.scheme, self.dtype, **self._scales)
+
+    def requantized(self, ours: Parts) -> bool:
+        """Whether the weight is, byte for byte, OURS."""
+        return all(same_bits(ours[part], self.parts[part]) for part in self.parts)
+
+    def searched(self) -> bool:
+        """Whether it is, byte for byte, what ``weighbridge quantize`` makes of the dense weight."""
+        if self._scales:
+            return False
+        values = self.original.astype(np.float32)
+        return self.requantized(encode(values, self.scheme, self.dtype))
 
     def likeness(self, ours: Parts) -> Likeness:
         """Measure the weight; OURS is the dense one as MLX quantizes it."""

@@ -1,6 +1,7 @@
 """Whether a quantized model was made from an original, shown by quantizing that one again.
 
-Three things make a quantized weight another than MLX's own rounding of the original, and each is
+It is quantized as MLX does, and with searched scales as ``weighbridge quantize`` does.
+Three things make a quantized weight another than either, and each is
 looked for by its values: another grid (DWQ trains the scales, others search them), scales moved
 from one tensor into another (AWQ), and codes chosen by calibration (GPTQ). A recipe leaves tensors
 that it does not quantize as they are, except for scales that it moves; and scales that it moves it
@@ -25,7 +26,6 @@ from typing import Final, NamedTuple
 
 from ....errors import MismatchError
 from ...checkpoints import Checkpoint
-from ...common.arrays import same_bits
 from ...common.dtypes import FLOATS
 from ..view import Dequantized
 from .cancelled import Scaled, scaled
@@ -48,7 +48,7 @@ ALIKE: Final = "another recipe and a sibling fine-tuned by less than a step look
 
 
 class Layer(NamedTuple):
-    """A weight that is not what MLX's own rounding of the original is.
+    """A weight that is not what the original gives when it is quantized again.
 
     Attributes:
         name: of the weight.
@@ -77,8 +77,8 @@ class Provenance:
 
     Attributes:
         status: ``same``, ``other recipe`` or ``mismatch``.
-        identical: quantized weights that are, byte for byte, MLX's own rounding of the original, or whose
-            values, rounded to its dtype, the original's are.
+        identical: quantized weights that are, byte for byte, what MLX or ``weighbridge quantize`` makes
+            of the original, or whose values, rounded to its dtype, the original's are.
         total: quantized weights.
         layers: the others, the furthest first.
         tensors: dense tensors that differ and that no moved scale explains.
@@ -165,12 +165,11 @@ def _dtype(quantized: Dequantized) -> str:
 def _found(pair: Pair, name: str) -> _Found | None:
     """Return how the weight NAME differs, ``None`` if it does not."""
     ours = pair.ours()
-    requantized = all(same_bits(ours[part], pair.parts[part]) for part in pair.parts)
-    if requantized or pair.dequantized():
+    if pair.requantized(ours) or pair.dequantized():
         return None
     found = pair.likeness(ours)
     if found.rounded:
-        return _Found(_layer(name, found, GRID))
+        return None if pair.searched() else _Found(_layer(name, found, GRID))
     fits = pair.scalings()
     undone = pair.scaled(fits)
     rest = undone.likeness(undone.ours())

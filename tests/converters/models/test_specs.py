@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -75,6 +76,14 @@ def test_a_damaged_manifest_is_one_line(tmp_path, manifest):
 def test_a_directory_with_a_plus_in_its_name_is_a_directory(tmp_path):
     folder = save(tmp_path / "a+b", "pt")
     assert split_adapter(str(folder)) == (folder, None)
+
+
+@pytest.mark.parametrize("to", ["nowhere", "model"], ids=["broken", "loop"])
+def test_a_link_that_leads_nowhere_is_called_one(tmp_path, monkeypatch, to):
+    monkeypatch.chdir(tmp_path)
+    Path("model").symlink_to(to)
+    with pytest.raises(BadInputError, match=f"model is a symbolic link to {to}, which leads no"):
+        open_model("model")
 
 
 def test_an_unknown_model_type_says_which_are_known(tmp_path):

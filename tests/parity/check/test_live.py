@@ -168,10 +168,23 @@ def test_an_mlx_module_is_left_in_the_mode_it_was_in(source):
     assert module.norm.training
 
 
-def test_train_mode_is_reported(source):
-    missed = compare_modules(source.train(), MlxSide(source).eval(), INPUTS).provenance[
-        "not_checked"
-    ]
+class Halved(layers.Module):
+    """Something of one's own that depends on the mode."""
+
+    def __call__(self, x):
+        return x / 2 if self.training else x
+
+
+@pytest.mark.parametrize("more", [None, layers.Dropout(0.5), Halved()], ids=["none", "drop", "own"])
+def test_train_mode_is_reported_where_something_asks_for_it(source, more):
+    """A new module of MLX is in train mode, whatever is in it."""
+    module = MlxSide(source)
+    module.acts = [layers.gelu] if more is None else [layers.Sequential(layers.GELU(), more)]
+    missed = compare_modules(source.train(), module, INPUTS).provenance["not_checked"]
+    assert any("the MLX module" in it and "train mode" in it for it in missed) == bool(more)
+    assert not any("the torch model" in line for line in missed)
+    source.dropout = nn.Dropout()
+    missed = compare_modules(source, module.eval(), INPUTS).provenance["not_checked"]
     assert [line for line in missed if "train mode" in line and "the torch model" in line]
-    quiet = compare_modules(source.eval(), MlxSide(source).eval(), INPUTS).provenance["not_checked"]
+    quiet = compare_modules(source.eval(), module, INPUTS).provenance["not_checked"]
     assert not [line for line in quiet if "train mode" in line]

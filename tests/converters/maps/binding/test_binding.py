@@ -71,9 +71,6 @@ PROBLEMS = [
         "h.1.qkv.weight: size q is unknown: dim is 'two' in the config, not a number"]),
     ({"lm_head__weight": F32}, {}, [
         "lm_head.weight is tied to embed.weight, but they are F32[4, 5] and BF16[7, 5]"]),
-    ({"lm_head__weight": F32, "embed__weight": None}, {}, [
-        "embed.weight is missing: no tensor has such a name",
-        "lm_head.weight is tied to embed.weight, which is missing"]),
 ]  # fmt: skip
 
 
@@ -83,6 +80,23 @@ def test_every_problem_is_named(changes, config, lines):
         WeightMap.parse(MOE).bind(moe(**changes), config=CONFIG | config)
     problems = caught.value.problems
     assert [p[: len(line)] for p, line in zip(problems, lines, strict=True)] == lines
+
+
+def test_the_one_name_of_a_tied_pair_that_is_here_stands_for_both():
+    here = moe(lm_head__weight=Header("BF16", (7, 5)), embed__weight=None)
+    plan = WeightMap.parse(MOE).bind(here, config=CONFIG)
+    assert plan.layout["model.embed.weight"] == Header("BF16", (7, 5))
+    assert [step.source_names for step in plan.steps if "lm_head.weight" in step.source_names] == [
+        ("lm_head.weight",)
+    ]
+    table = WeightMap.parse("a.w <-> c.w\na.x == a.w\na.y == a.w")
+    assert table.bind({"a.x": F32, "a.y": F32}).dropped == (Dropped("a.y", "tied", "a.x"),)
+
+
+def test_a_tied_name_whose_original_no_rule_reads_is_named():
+    with pytest.raises(MismatchError) as caught:
+        WeightMap.parse("b <-> c\na.x == a.w").bind({"b": F32, "a.x": F32})
+    assert list(caught.value.problems) == ["a.x is tied to a.w, which is missing"]
 
 
 def test_what_fits_is_laid_out_in_the_order_of_the_source():

@@ -14,6 +14,7 @@ from mlx_lm.quant import awq
 from mlx_lm.quant.gptq import gptq_quantize
 from mlx_lm.utils import dequantize_model, load_model, quantize_model, save_config, save_model
 
+import weighbridge
 from weighbridge.converters.checkpoints import open_checkpoint
 from weighbridge.converters.quantization import Dequantized, Scheme, quantize
 from weighbridge.converters.quantization.provenance.made_from import (
@@ -193,6 +194,20 @@ def test_trained_scales_are_another_grid(model, original, tmp_path):
     assert reasons(found) == {GRID}
     assert all(layer.codes_equal == 1.0 for layer in found.layers)
     assert "rounded on another grid" in found.message
+
+
+SCHEMES = ({"bits": 4}, {"bits": 8, "group_size": 32}, {"mode": "mxfp4"}, {"dtype": "float16"})
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_scales_that_weighbridge_searched_are_proof(folder, original, model, tmp_path, scheme):
+    weighbridge.quantize(folder, tmp_path / "codes", check="none", **scheme)
+    config = json.loads((tmp_path / "codes" / "config.json").read_text())
+    quantized = Dequantized(open_checkpoint(tmp_path / "codes"), config)
+    found = provenance_from(quantized, original)
+    assert (found.status, found.identical, found.certain) == ("same", LAYERS, True)
+    save_model(tmp_path / "sibling", changed(model, trained(0.05)), donate_model=False)
+    assert not provenance_from(quantized, open_checkpoint(tmp_path / "sibling")).certain
 
 
 def _sign_step(parameters, gradients, rate):
