@@ -61,25 +61,29 @@ def fitted(objective: Objective, config: TrainConfig, train: Dataset) -> Objecti
     return taking(objective, given)
 
 
-def check_labels(
-    objective: Objective, module: Any, splits: Mapping[str, Dataset], most: int = 1
-) -> None:
-    """Refuse data that MODULE has no answer for. No buffer of it changes.
+def check_labels(objective: Objective, module: Any, splits: Mapping[str, Dataset]) -> None:
+    """Refuse data that MODULE, to be trained, has no answer for.
+
+    Raises:
+        MismatchError: such as a label that is none of its classes.
+    """
+    if problems := objective.check(module, splits):
+        raise MismatchError("the model does not fit the data of the run", problems)
+
+
+def try_loss(loss: Any, splits: Mapping[str, Dataset], most: int = 1) -> None:
+    """Compute the module LOSS of an example of SPLITS. No buffer of it changes.
 
     Args:
-        objective: of the run.
-        module: to be trained.
+        loss: of the objective, around the model.
         splits: the data.
         most: examples to try at once where a loss takes no single one, as one of halves of a batch.
 
     Raises:
-        MismatchError: such as a label that is none of its classes.
-        BadInputError: PyTorch cannot compute the loss of an example, or what is computed is no loss.
+        BadInputError: PyTorch cannot compute it, or what is computed is no loss.
     """
-    if problems := objective.check(module, splits):
-        raise MismatchError("the model does not fit the data of the run", problems)
     data = next(iter(splits.values()))
-    with in_mode(objective.make_loss(module), False) as loss:
+    with in_mode(loss, False):
         try:
             _try(loss, data, 1)
         except Exception:  # whatever the user's code raises
