@@ -105,6 +105,9 @@ def _words(
         return _unknown_tag(first["ctx"], files=key == "data")
     if first["type"] == "union_tag_not_found":
         return _without_tag(key, first["input"], config)
+    name, colon, value = key.rpartition(".")[2].partition(":")
+    if first["input"] is None and colon and value:
+        return f"YAML takes it for a name without a value; write a space after the colon, {{{name}: {value}}}"
     wanted = list(dict.fromkeys(_wanted(it, _place(it["loc"], config)) for it in found))
     if None in wanted:
         return str(first["msg"]).removeprefix("Value error, ")
@@ -140,7 +143,8 @@ def _wanted(detail: Mapping[str, Any], place: Place) -> str | None:
 
 def _listed(value: Any, place: Place) -> str:
     """Return VALUE alone as a list of what is in one at PLACE."""
-    items = get_args(alternatives(place.annotation)[0])
+    (kind, *_) = alternatives(alternatives(place.annotation)[0])  # a union may hold one with limits
+    items = get_args(kind)
     number = 1 if ... in items else len(items)
     return _shown([str(value) if str in items else value] * number)
 
