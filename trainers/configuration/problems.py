@@ -105,13 +105,22 @@ def _words(
         return _unknown_tag(first["ctx"], files=key == "data")
     if first["type"] == "union_tag_not_found":
         return _without_tag(key, first["input"], config)
-    name, colon, value = key.rpartition(".")[2].partition(":")
-    if first["input"] is None and colon and value:
-        return f"YAML takes it for a name without a value; write a space after the colon, {{{name}: {value}}}"
     wanted = list(dict.fromkeys(_wanted(it, _place(it["loc"], config)) for it in found))
     if None in wanted:
         return str(first["msg"]).removeprefix("Value error, ")
-    return f"cannot be {_shown(first['input'])}; give {' or '.join(map(str, wanted))}"
+    unspaced = _unspaced(key) if first["input"] is None else ""
+    return unspaced or f"cannot be {_shown(first['input'])}; give {' or '.join(map(str, wanted))}"
+
+
+def _unspaced(key: str) -> str:
+    """Return what to say of KEY, which has no value, where it holds one behind a colon; else nothing.
+
+    >>> _unspaced("data.columns.x:price"), _unspaced("data.columns.x")
+    ('YAML takes it for a name without a value; write a space after the colon, {x: price}', '')
+    """
+    name, _, value = key.rpartition(".")[2].partition(":")
+    said = "YAML takes it for a name without a value; write a space after the colon"
+    return f"{said}, {{{name}: {value}}}" if value else ""
 
 
 def _missing(key: str, config: type[BaseModel], settings: Mapping[str, Any]) -> str:

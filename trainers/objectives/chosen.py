@@ -22,6 +22,7 @@ from ..evaluation import Measure, Scores, without_answers
 from ..steps.base import Step
 from .base import Objective, make_objective
 from .outputs import looked_at
+from .own import kept_as_they_are
 
 POSITIONAL_OR_KEYWORD: Final = inspect.Parameter.POSITIONAL_OR_KEYWORD
 ERRORS: Final = frozenset({"loss", "perplexity", "mae"})  # figures that are better where lower
@@ -98,7 +99,7 @@ def _try(loss: Any, data: Dataset, count: int) -> None:
     from torch.func import functional_call
 
     copies = {name: it.clone() for name, it in loss.named_buffers()}
-    with looked_at(data.batch(range(count)).inputs) as tensors:
+    with kept_as_they_are(loss), looked_at(data.batch(range(count)).inputs) as tensors:
         _require_number(functional_call(loss, copies, (), tensors), type(loss).__name__)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
-from ...errors import MismatchError
+from ...errors import MismatchError, UnsupportedError
 from ..adapters import select_parameters
 
 PREFIX: Final = "model."  # of the model's own names inside its loss module
@@ -100,6 +101,23 @@ def require_trained(loss: Any, evaluated: Any, *, cached: bool) -> None:
         problems.append(f"{', '.join(names)}: {text}")
     if problems:
         raise MismatchError("parameters of the objective would not train", problems)
+
+
+@contextmanager
+def kept_as_they_are(loss: Any) -> Iterator[None]:
+    """Refuse a LOSS that changes parameters as it computes in the block: no checkpoint would hold what it makes of them.
+
+    Raises:
+        UnsupportedError: names them, and says what to do.
+    """
+    before = {name: it._version for name, it in loss.named_parameters()}
+    yield
+    if changed := [name for name, it in loss.named_parameters() if it._version != before[name]]:
+        more = f" and {len(changed) - 1} more" if changed[1:] else ""
+        raise UnsupportedError(
+            f"the objective changes the parameter {changed[0]}{more} as it computes, and no checkpoint would"
+            " hold that; let what follows the model, such as a teacher, be buffers (register_buffer)"
+        )
 
 
 def note(own: Mapping[str, Any], left: Sequence[str]) -> list[str]:

@@ -18,7 +18,7 @@ from ...converters.values import Array
 from ...errors import UnsupportedError
 from ..config import TrainConfig
 from ..data.batches import Batch
-from ..objectives.own import tie
+from ..objectives.own import kept_as_they_are, tie
 from ..ranks import ALONE, RANDOM, Ranks
 from ..tasks import Task
 from .base import (
@@ -271,7 +271,8 @@ class TorchStep:
         """Find out what train mode does besides computing: the buffers it writes, and random numbers."""
         buffers = dict(self._loss.named_buffers())
         kept, random = _copies(buffers), random_state(self._device)
-        self._run(self._loss, batch.inputs)
+        with kept_as_they_are(self._loss):
+            self._run(self._loss, batch.inputs)
         self._draws = not torch.equal(random, random_state(self._device))
         self._buffers = {
             name: value for name, value in buffers.items() if not torch.equal(value, kept[name])

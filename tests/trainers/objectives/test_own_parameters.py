@@ -10,7 +10,7 @@ import torch
 from safetensors.numpy import load_file
 
 import weighbridge
-from weighbridge.errors import MismatchError
+from weighbridge.errors import MismatchError, UnsupportedError
 from weighbridge.tests.trainers.runs.test_loop import Killed, kill_after, records
 from weighbridge.trainers.config import validate
 from weighbridge.trainers.runs.events import Notice
@@ -93,6 +93,21 @@ class Steady(Likelihood):
     def __init__(self, model):
         super().__init__(model)
         self.steady = nn.Parameter(torch.ones([]), requires_grad=False)
+
+
+class Following(Taught):
+    '''Its teacher follows the model, in training alone or whenever it is asked.'''
+
+    def __init__(self, model, always):
+        super().__init__(model)
+        self.always = always
+        self.teacher.requires_grad_(False)
+
+    def forward(self, x, y):
+        if self.training or self.always:
+            with torch.no_grad():
+                self.teacher.weight.lerp_(self.model[2].weight[:, :4], 0.5)
+        return super().forward(x, y)
 
 
 class Idle(Likelihood):
@@ -430,3 +445,14 @@ def test_a_user_is_told_which_stay_because_train_does_not_name_them(settings):
     (note,) = build_task(validate(settings | {"train": ["2.weight"]})).notes()
     assert note.startswith("objective: log_width, mix.weight, mix.bias of its own stay as they are")
     assert "objective.log_width" in note
+
+
+@pytest.mark.parametrize("always", [True, False])
+def test_parameters_that_the_objective_changes_itself_are_refused(settings, always):
+    """No checkpoint would hold them, and in 16 bits what is changed is a copy."""
+    objective = {"name": "my_losses:Following", "options": {"always": always}}
+    config = validate(settings | {"objective": objective, "dtype": "bfloat16"})
+    with pytest.raises(
+        UnsupportedError, match=r"changes the parameter teacher\.weight .* be buffers"
+    ):
+        make_step("torch", build_task(config), config)
