@@ -119,8 +119,8 @@ def _unspaced(key: str) -> str:
     ('YAML takes it for a name without a value; write a space after the colon, {x: price}', '')
     """
     name, _, value = key.rpartition(".")[2].partition(":")
-    said = "YAML takes it for a name without a value; write a space after the colon"
-    return f"{said}, {{{name}: {value}}}" if value else ""
+    hint = "YAML takes it for a name without a value; write a space after the colon"
+    return f"{hint}, {{{name}: {value}}}" if value else ""
 
 
 def _missing(key: str, config: type[BaseModel], settings: Mapping[str, Any]) -> str:
