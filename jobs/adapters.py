@@ -17,6 +17,7 @@ from ..converters.common.repositories import origin, recorded
 from ..converters.models import Model
 from ..converters.models.specs import exists
 from ..converters.planning.adapter_names import Side, side_of
+from ..converters.planning.instead import require_taken
 from ..converters.planning.memory import require_memory
 from ..converters.planning.opening import fitted_to
 from ..converters.planning.transcoding import quantized_view
@@ -106,6 +107,7 @@ def convert_adapter(
     """
     reads = (source, request.base, request.trained_on)
     place = options.begin(target, "adapter", *reads)
+    require_taken(source, "mlx-to-peft", "peft-to-mlx")
     adapter = read_adapter(source)
     require_dialect(adapter, request, source, target)
     carried = supported(carry(adapter, request, options), request.destination)

@@ -28,6 +28,7 @@ from ..converters.planning.fitting import (
     require_dense,
     require_described,
 )
+from ..converters.planning.instead import require_taken
 from ..converters.planning.job import Job, plan_job
 from ..converters.planning.joined import with_restored
 from ..converters.planning.manifest import facts_of, manifest_of
@@ -117,6 +118,7 @@ def convert(
     """
     place = options.begin(target, "model", source, adapter)
     base, adapter = base_and_adapter(source, adapter)
+    require_taken(Path(base), "torch-to", "mlx-to", "peft-to")
     prefetch(base, options.map, options.trust_code)
     model = options.open(base)
     model = dequantized(model, options.dequantize) if options.dequantize else quantized_view(model)

@@ -37,18 +37,29 @@ def select(names: Iterable[str], patterns: Sequence[str], what: str, setting: st
     """
     names = list(names)
     found = {pattern: [name for name in names if _means(pattern, name)] for pattern in patterns}
-    parts = {part for name in names for part in name.split(".") if not part.isdigit()}
     problems = []
     for pattern in (pattern for pattern, matches in found.items() if not matches):
         deeper = f"*.{pattern}"
         near = [deeper] if any(_means(deeper, name) for name in names) else []
-        near = near or difflib.get_close_matches(pattern.strip("*"), sorted(parts), n=1)
+        near = near or _nearest(pattern.strip("*"), names)
         hint = f"did you mean {near[0]}?" if near else f"there are {_listed(names)}"
         problems.append(f"{pattern}: {hint}")
     if problems:
         raise MismatchError(f"{setting}: no {what} have these names", problems)
     chosen = {name for matches in found.values() for name in matches}
     return [name for name in names if name in chosen]
+
+
+def _nearest(wanted: str, names: Iterable[str]) -> list[str]:
+    """Return what in NAMES is nearest to WANTED, of as many parts, if something is near.
+
+    >>> _nearest("layer.0.qeury", ["layer.0.query", "layer.0.key"])
+    ['layer.0.query']
+    """
+    size = wanted.count(".") + 1
+    split = [name.split(".") for name in names]
+    runs = {".".join(it[at : at + size]) for it in split for at in range(len(it) - size + 1)}
+    return difflib.get_close_matches(wanted, sorted(it for it in runs if not it.isdigit()), n=1)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -59,7 +59,7 @@ class TrainConfig(Section):
         higher_is_better: which way it improves; ``None`` is as the objective says, for a function true.
         adapter: low-rank adapters; ``None`` trains every parameter.
         train: parameters that are trained beside the adapters, or alone where there are none, as module
-            path endings or patterns.
+            path endings or patterns; the objective's own are named after ``objective.``.
         freeze: parameters that stay as they are, likewise.
         mode: ``train`` runs dropout and batch statistics, each part of a module that is given in the
             mode that it is in; ``eval`` has all of it in eval mode.

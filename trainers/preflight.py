@@ -18,7 +18,7 @@ from ..converters.values import Array
 from ..errors import MismatchError
 from .adapters import probe_values
 from .data.batches import Batch
-from .objectives.own import PREFIX
+from .objectives.own import NAMED, PREFIX
 from .steps.base import Step
 from .tasks import Parameter
 
@@ -272,7 +272,7 @@ def _problems(row: Row, tolerance: float, alive: Collection[str]) -> list[str]:
 def _freeze(name: str, alive: Collection[str]) -> str:
     """Return what to do about the parameter NAME, which has no gradient: freeze none of those that are ALIVE."""
     if not name.startswith(PREFIX):
-        return "correct the objective, or call requires_grad_(False) on it"
+        return f"freeze it (--set freeze=[{NAMED}{name}]) or correct the objective"
     name = name.removeprefix(PREFIX)
     parts = name.split(".")
     paths = [".".join(parts[:count]) for count in range(1, len(parts))]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -33,9 +34,17 @@ from .data.context import Context
 from .data.reading import leaks, read_splits
 from .live import Live
 from .objectives.base import Objective, objective_class
-from .objectives.chosen import check_labels, fitted, objective_of
+from .objectives.chosen import check_labels, fitted, objective_of, try_loss
 from .objectives.order import input_orders
-from .objectives.own import PREFIX, note, own_parameters, untrained
+from .objectives.own import (
+    PREFIX,
+    keep_frozen,
+    note,
+    own_parameters,
+    parted,
+    require_trained,
+    tie,
+)
 from .rounding import Grids, grids_of
 from .steps.modes import trains
 
@@ -65,6 +74,10 @@ class Task:
         save_weights: writes whole weights, given by torch name, to a folder after full
             fine-tuning, in place of ``model.safetensors`` in MLX naming.
         grids: what sums of weights and updates are rounded to.
+        loss: the objective's module around the module, made once: all that looks at it or trains it has this
+            one, or a copy.
+        evaluated: the one that evaluation runs, likewise.
+        left: names of the objective's own parameters that stay because the setting ``train`` names others.
     """
 
     model: Model | None
@@ -76,6 +89,18 @@ class Task:
     save_weights: SaveWeights | None = None
     blocks: Mapping[str, Blocks] = field(default_factory=dict)
     grids: Grids = field(default_factory=Grids)
+    loss: Any = None
+    evaluated: Any = None
+    left: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Make the modules that were not given."""
+        if self.loss is None:
+            object.__setattr__(self, "loss", self.objective.make_loss(self.module))
+        if self.evaluated is None:
+            make = self.objective.make_evaluated
+            object.__setattr__(self, "evaluated", make(self.module) if make else self.loss)
+            tie(self.evaluated, self.loss)
 
     def parameters(self) -> dict[str, Parameter]:
         """Return every parameter by its name in the loss module, adapters and the objective's own included."""
@@ -89,11 +114,15 @@ class Task:
 
     def own(self) -> dict[str, Any]:
         """Return the objective's own parameters that train, by name."""
-        return own_parameters(self.objective.make_loss(self.module))
+        return own_parameters(self.loss)
+
+    def own_notes(self) -> list[str]:
+        """Return what a user should know of the objective's own parameters."""
+        return note(self.own(), self.left)
 
     def notes(self) -> Iterator[str]:
         """Yield what a user should know of the objective, and of the data, such as rows left out, by split."""
-        yield from note(self.own())
+        yield from self.own_notes()
         for name, split in self.splits.items():
             yield from (f"data.{name}: {note}" for note in getattr(split, "notes", ()))
 
@@ -103,8 +132,7 @@ class Task:
         Those of another model in the loss, such as a teacher, count as well.
         """
         digest = xxhash.xxh3_128()
-        loss = self.objective.make_loss(self.module).state_dict(keep_vars=True)
-        others = {name: it for name, it in loss.items() if not name.startswith(PREFIX)}
+        others = parted(self.loss.state_dict(keep_vars=True))[1]
         for state in (self.module.state_dict(keep_vars=True), others):
             for name, value in sorted(state.items()):
                 if not value.requires_grad:
@@ -160,15 +188,29 @@ def build_task(
     blocks = _blocks(model, module) if model else {}
     _check_grad_cache(config, objective, module)
     _freeze(module, config, blocks)
-    if problems := untrained(objective, module, cached=config.grad_cache is not None):
-        raise MismatchError("parameters of the objective would not train", problems)
-    check_labels(objective, module, splits, config.largest_batch)
+    check_labels(objective, module, splits)
     grids = _grids(module, config, Grids(blocks, _tensors(model)))
     objective = grids.begun(objective)
     if grids.original:  # the module has other values than those of the codes there
         blocks = {name: it for name, it in blocks.items() if name not in grids.blocks}
     updates, shared = _updates(module, config), leaks(splits)
-    return Task(model, module, objective, splits, updates, shared, blocks=blocks, grids=grids)
+    task = Task(model, module, objective, splits, updates, shared, blocks=blocks, grids=grids)
+    return _checked(task, config)
+
+
+def _checked(task: Task, config: TrainConfig) -> Task:
+    """Return TASK with what CONFIG freezes of the objective's own, and with a loss that can be computed.
+
+    Raises:
+        BadInputError: nothing would train, or PyTorch cannot compute the loss.
+        MismatchError: patterns that mean nothing, or parameters that would not train.
+    """
+    left = keep_frozen(task.loss, config.train, config.freeze)
+    if not (config.adapter or any(it.requires_grad for it in task.loss.parameters())):
+        raise BadInputError("freeze leaves nothing to train; take something out of it")
+    require_trained(task.loss, task.evaluated, cached=config.grad_cache is not None)
+    try_loss(task.loss, task.splits, config.largest_batch)
+    return replace(task, left=left)
 
 
 def _check_grad_cache(config: TrainConfig, objective: Objective, module: Any) -> None:
@@ -238,23 +280,27 @@ def _freeze(module: Any, config: TrainConfig, blocks: Collection[str]) -> None:
     """Keep what the configuration freezes, and with adapters or ``train`` all but what is named.
 
     Raises:
-        BadInputError: nothing would train.
         MismatchError: of the quantized weights BLOCKS some would train.
     """
     parameters = dict(module.named_parameters())
-    trained, frozen = (
-        select_parameters(parameters, getattr(config, it), it) for it in ("train", "freeze")
-    )
+    trained, frozen = (_meant(parameters, it) for it in (config.train, config.freeze))
     for name, parameter in parameters.items():
         alone = (config.adapter or config.train) and name not in trained
         if alone or name in frozen:
             parameter.requires_grad_(False)
-    if not config.adapter and not any(it.requires_grad for it in parameters.values()):
-        raise BadInputError("freeze leaves nothing to train; take something out of it")
     if problems := [name for name in blocks if parameters[name].requires_grad]:
         raise MismatchError(
             "quantized weights cannot be trained; give an adapter, or freeze them", problems
         )
+
+
+def _meant(names: Collection[str], patterns: Sequence[str]) -> set[str]:
+    """Return which NAMES of the model's parameters PATTERNS mean; one that means none may mean the objective's."""
+    found: set[str] = set()
+    for pattern in patterns:
+        with suppress(MismatchError):
+            found |= select_parameters(names, [pattern], "")
+    return found
 
 
 def _adapted(module: Any, settings: AdapterSection) -> dict[str, tuple[int, int]]:

@@ -118,6 +118,8 @@ def read_header(path: Path) -> Header:
         BadInputError: it is no GGUF file, or a damaged one.
         UnsupportedError: it was written for a machine with the other order of bytes.
     """
+    if path.is_dir():
+        raise BadInputError(f"{path} is a directory; name the GGUF file itself")
     if not path.is_file():
         raise BadInputError(f"{path}: no such file; it has to be the GGUF file of the base model")
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ ADAPTER_FILES = (
     *("adapters.safetensors", "adapter_model.safetensors"),
     *("adapter_model.bin", "adapters.npz"),
 )
+DIALECTS = {"mlx": "mlx-to-peft", "torch": "peft-to-mlx"}  # framework of an adapter -> verb
 
 
 def open(  # noqa: A001
@@ -187,14 +189,17 @@ def refuse_adapter(path: Path) -> None:
 
 def no_model(adapter: Path) -> BadInputError:
     """Return what is raised for an ADAPTER that is given as a model."""
-    try:
-        base = recorded_base(read_adapter(adapter).base)
-    except WeighbridgeError:
-        base = None
-    merge = command("merge", base, adapter, unused(base, "-merged")) if base else ""
+    ways = ""
+    with suppress(WeighbridgeError):
+        read = read_adapter(adapter)
+        base, dialect = recorded_base(read.base), DIALECTS[read.framework]
+        merge = command("merge", base, adapter, unused(base, "-merged")) if base else ""
+        there = unused(adapter, f"-{dialect.rpartition('-')[2]}")
+        convert = command("convert", dialect, adapter, there, "--base", base or "BASE")
+        ways = f"{f'; or merge it: {merge}' if merge else ''}; or convert it: {convert}"
     return BadInputError(
         f"{adapter} is an adapter, not a model. Give its base as the model, and the adapter with"
-        f" --adapter or a plus sign between them{f'; or merge it: {merge}' if merge else ''}"
+        f" --adapter or a plus sign between them{ways}"
     )
 
 

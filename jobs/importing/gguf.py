@@ -15,6 +15,7 @@ from ...converters.maps.sources.torch_side import torch_side, with_torch_side
 from ...converters.models import Model
 from ...converters.models.config_fields import read_config
 from ...converters.models.specs import map_text, with_factory
+from ...converters.planning.instead import require_taken
 from ...converters.planning.opening import open as open_model
 from ...converters.planning.transcoding import DTYPES, is_quantized, quantized_view
 from ...converters.quantization import Dequantized
@@ -59,6 +60,7 @@ def convert_gguf(
         WeighbridgeError: bad input; nothing is left behind.
     """
     place = options.begin(target, "model", source, like)
+    require_taken(source, "gguf")
     model = gguf_model(source, like, options)
     keeps_codes = is_quantized(model) and not options.dequantize
     return move(model, place, to, options, keeps_codes=keeps_codes)

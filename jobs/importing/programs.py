@@ -22,6 +22,7 @@ from ...converters.models.program_files import CODES, open_program, program_in, 
 from ...converters.onnx_export.foreign import blocks_by_value
 from ...converters.onnx_export.reading import blocks_in, under_other_names
 from ...converters.onnx_export.unnamed import named_by_nodes
+from ...converters.planning.instead import require_taken
 from ...converters.planning.transcoding import DTYPES, is_quantized, section_of
 from ...converters.quantization import Blocks, Dequantized
 from ...converters.quantization.mlx import part_name
@@ -77,6 +78,7 @@ def convert_program(
         WeighbridgeError: other bad input; nothing is left behind.
     """
     place = options.begin(target, "model", source, like)
+    require_taken(source, "coreml", "onnx", "coreai")
     contents, known = opened(source), known_from(like, options.trust_code)
     model, lines = recovered(source, contents, known, options)
     model = with_ports(model, contents)

@@ -52,6 +52,9 @@ REFUSED = {  # override -> what the message must say
     "optimizer.momentum=0.9": "optimizer.momentum: no such key (sgd and muon have it)",
     "data.lengths=[16]": "data.lengths: cannot be [16]; give its settings, of query, document",
     "data.length=[16]": "data.length: no such key (text and labelled and preferences have it); did you mean data.lengths?",
+    "data={kind: text, train: a, length: 16}": "data.length: cannot be 16; give a list, such as [16]",
+    "data={kind: series, train: a, columns: {x:price}}": "data.columns.x:price: YAML takes it for a name"
+    " without a value; write a space after the colon, {x: price}",
     "data.window=3": "data.window: no such key (bars have it)",
     "data.columns.text=a": "data.columns.text: no such key (text and labelled have it)",
     "data=3": "data: cannot be 3; give its kind, of pairs, series,",

@@ -217,8 +217,11 @@ def test_options_reach_the_model_the_objective_and_the_data(settings):
         | {"objective": {"name": "my_doors:Quantile", "options": {"share": 0.9}}}
     )
     task = build_task(config)
-    loss = task.objective.make_loss(task.module)
-    assert (task.module.layer.in_features, loss.share, len(task.splits["train"])) == (3, 0.9, 9)
+    assert (task.module.layer.in_features, task.loss.share, len(task.splits["train"])) == (
+        3,
+        0.9,
+        9,
+    )
 
 
 def test_the_users_weight_counts_in_accumulation(settings):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,17 +26,57 @@ from weighbridge.errors import (
     WeighbridgeError,
 )
 from weighbridge.jobs.training.live import train_live
+from weighbridge.tests.trainers.conftest import make_forecaster
 from weighbridge.trainers import ranks as module
 from weighbridge.trainers.config import dump_config
 from weighbridge.trainers.launchers import LAUNCHERS, launched, require_alone
+from weighbridge.trainers.objectives.own import FILE as OWN_FILE
 from weighbridge.trainers.ranks import ALONE, Ranks, ranks_of
 from weighbridge.trainers.runs import loop
 from weighbridge.trainers.runs.interrupts import TrainingInterrupted
 from weighbridge.trainers.runs.loop import make_step, train
+from weighbridge.trainers.tasks import build_task
 
 FACTORY = """
+import numpy as np
+import torch
+from torch import nn
+
 from weighbridge.tests.trainers.conftest import make_forecaster as make
+
+
+class Mixed(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.mix = model, nn.Linear(3, 3)
+
+    def forward(self, series):
+        return self.mix(self.model(series))
+
+
+class Likelihood(nn.Module):
+    evaluated = Mixed
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.mix = model, nn.Linear(3, 3)
+        self.log_width = nn.Parameter(torch.zeros([]))
+        self.register_buffer("slope", torch.rand([]))
+
+    def forward(self, series, target):
+        error = self.mix(self.model(series)) - target
+        fixed = self.slope * self.log_width.square()
+        return (error.square() * torch.exp(-2 * self.log_width)).mean() / 2 + self.log_width + fixed
+
+
+class Drawn(Likelihood):
+    def __init__(self, model):
+        super().__init__(model)
+        rank = int(np.random.default_rng().integers(1 << 30))
+        with torch.no_grad():
+            self.log_width.add_(rank / (1 << 30))
 """
+OWN = {"log_width", "mix.weight", "mix.bias"}
 LOSS, WEIGHT = 1e-6, 2e-6  # how far apart two ranks and one may be
 
 
@@ -225,13 +267,31 @@ def test_two_ranks_train_as_one_with_twice_the_batch(
     assert_alike(tmp_path / "one", tmp_path / "two")
 
 
+def test_two_ranks_train_what_the_objective_has_of_its_own(
+    series_config, train_in_threads, tmp_path, monkeypatch
+):
+    (tmp_path / "made.py").write_text(FACTORY)
+    monkeypatch.syspath_prepend(tmp_path)
+    changes = {"objective": "made:Likelihood", "clip_norm": 0.05, "ema": 0.9}
+    make_task = lambda config: build_task(config, make_forecaster())  # noqa: E731
+    whole = series_config(batch_size=8, **changes)
+    train(whole, tmp_path / "one", backend="torch", task=make_task(whole))
+    config = series_config(batch_size=4, **changes)
+    first, second = train_in_threads(config, tmp_path / "two", make_task)
+    assert first == second
+    assert_alike(tmp_path / "one", tmp_path / "two")
+    one, two = (load_file(tmp_path / name / OWN_FILE) for name in ("one", "two"))
+    assert one.keys() == two.keys() == OWN
+    for name in OWN:
+        np.testing.assert_allclose(one[name], two[name], atol=WEIGHT, rtol=0)
+
+
 def test_uneven_ranks_train_as_one(series_config, series_task, train_in_threads, tmp_path):
     """Each example counts another number of times: a mean of the ranks' means is another gradient."""
 
     def make_task(config):
         task = series_task(config)
         weight = lambda batch: float(np.abs(batch.inputs["series"]).sum())  # noqa: E731
-        object.__setattr__(task.objective, "weight", weight)
         loss = task.objective.make_loss
 
         class Weighted(torch.nn.Module):
@@ -244,8 +304,8 @@ def test_uneven_ranks_train_as_one(series_config, series_task, train_in_threads,
                 each = ((self.model(series) - target) ** 2).mean(1)
                 return (each * counts).sum() / counts.sum()
 
-        object.__setattr__(task.objective, "make_loss", Weighted)
-        return task
+        objective = replace(task.objective, weight=weight, make_loss=Weighted)
+        return replace(task, objective=objective, loss=None)
 
     whole = series_config(batch_size=8)
     train(whole, tmp_path / "one", backend="torch", task=make_task(whole))
@@ -307,7 +367,6 @@ def test_what_cannot_be_divided_is_refused_before_anything_is_written(
 
 def test_batch_statistics_are_refused_by_name(series_config, train_in_threads, tmp_path):
     from weighbridge.tests.trainers.conftest import Forecaster
-    from weighbridge.trainers.tasks import build_task
 
     class Normed(Forecaster):
         def __init__(self):
@@ -488,6 +547,37 @@ def test_two_launched_ranks_train_as_one_with_twice_the_batch(backend, launch, t
     assert "two exists" in ours[0]
     done = launch(backend, 1, "two", "--resume")
     assert "ranks: 2 in the checkpoint, 1 now" in done.stderr
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("backend", ["mlx", "torch"])
+def test_launched_ranks_train_what_the_objective_has_of_its_own(backend, launch, tmp_path):
+    recipe = ("--recipe", "recipe.yaml", "--set", "objective=made:Likelihood")
+    done = launch(backend, 1, "one", *recipe, "--set", "batch_size=8")
+    assert done.returncode == 0, done.stderr
+    done = launch(backend, 2, "two", *recipe)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("of its own train with the model") == 1
+    assert_alike(tmp_path / "one", tmp_path / "two")
+    assert load_file(tmp_path / "two" / OWN_FILE).keys() == OWN
+    assert not [it for it in tmp_path.rglob(OWN_FILE) if it.parents[0].name.startswith("rank")]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("backend", ["mlx", "torch"])
+def test_what_ranks_draw_apart_is_that_of_the_first(backend, launch, tmp_path):
+    """An objective may draw numbers that no seed of ours reaches."""
+    recipe = ("--recipe", "recipe.yaml", "--set", "objective=made:Drawn")
+    done = launch(backend, 2, "two", *recipe)
+    assert done.returncode == 0, done.stderr
+    before = run_of(tmp_path / "two")
+    for path in (tmp_path / "two/checkpoints").glob("step-00000006"):
+        shutil.rmtree(path)
+    done = launch(backend, 2, "two", "--resume")
+    assert done.returncode == 0, done.stderr
+    after = run_of(tmp_path / "two")
+    assert before[:2] == after[:2]
+    assert all((before[2][name] == after[2][name]).all() for name in before[2])
 
 
 @pytest.mark.heavy

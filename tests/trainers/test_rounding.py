@@ -14,7 +14,7 @@ import torch
 from weighbridge.errors import MismatchError
 from weighbridge.trainers.export import base_record
 from weighbridge.trainers.runs.loop import make_step, preflight
-from weighbridge.trainers.steps.torch_adapters import attach_adapters
+from weighbridge.trainers.steps.torch_adapters import attach_adapters, modules_of
 from weighbridge.trainers.tasks import build_task
 
 TARGETS = ["q_proj", "down_proj"]
@@ -104,8 +104,7 @@ def test_preferences_are_learned_against_what_the_run_begins_with(
     monkeypatch.setattr(sys.modules["own_tokens"], "Ids", Preferences)
     original = str(decoder.parent / "base")
     task = build_task(decoder_config(adapter=aware(original), objective={"name": "dpo"}))
-    loss = task.objective.make_loss(task.module)
-    attach_adapters(loss.model, task.updates, task.grids.blocks)  # after the copy, as in MLX
+    loss, _ = modules_of(task)
     inputs = task.splits["train"].batch(range(4)).inputs
     found = loss(**{name: torch.from_numpy(it) for name, it in inputs.items()})
     assert found.item() == pytest.approx(np.log(2), abs=1e-6)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,10 @@ def explained(task: Task, step: Step, batch: Batch) -> str:
         step: the backend in which it is not finite.
         batch: the inputs.
     """
-    from ..steps.torch_adapters import attach_adapters
+    from ..steps.torch_adapters import modules_of
     from .nonfinite import explain
 
-    model = copy.deepcopy(task.module)
-    attach_adapters(model, task.updates, task.grids.blocks)
-    why = explain(task.objective.make_loss(model), batch.inputs)
+    why = explain(modules_of(task)[0], batch.inputs)
     return why or _other_backend(step, batch)
 
 

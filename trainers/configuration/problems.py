@@ -108,7 +108,19 @@ def _words(
     wanted = list(dict.fromkeys(_wanted(it, _place(it["loc"], config)) for it in found))
     if None in wanted:
         return str(first["msg"]).removeprefix("Value error, ")
-    return f"cannot be {_shown(first['input'])}; give {' or '.join(map(str, wanted))}"
+    unspaced = _unspaced(key) if first["input"] is None else ""
+    return unspaced or f"cannot be {_shown(first['input'])}; give {' or '.join(map(str, wanted))}"
+
+
+def _unspaced(key: str) -> str:
+    """Return what to say of KEY, which has no value, where it holds one behind a colon; else nothing.
+
+    >>> _unspaced("data.columns.x:price"), _unspaced("data.columns.x")
+    ('YAML takes it for a name without a value; write a space after the colon, {x: price}', '')
+    """
+    name, _, value = key.rpartition(".")[2].partition(":")
+    hint = "YAML takes it for a name without a value; write a space after the colon"
+    return f"{hint}, {{{name}: {value}}}" if value else ""
 
 
 def _missing(key: str, config: type[BaseModel], settings: Mapping[str, Any]) -> str:
@@ -140,7 +152,8 @@ def _wanted(detail: Mapping[str, Any], place: Place) -> str | None:
 
 def _listed(value: Any, place: Place) -> str:
     """Return VALUE alone as a list of what is in one at PLACE."""
-    items = get_args(alternatives(place.annotation)[0])
+    (kind, *_) = alternatives(alternatives(place.annotation)[0])  # a union may hold one with limits
+    items = get_args(kind)
     number = 1 if ... in items else len(items)
     return _shown([str(value) if str in items else value] * number)
 

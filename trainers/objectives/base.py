@@ -92,11 +92,6 @@ class Objective:
     apart: bool = True
     figures: Sequence[str] = ()
 
-    @property
-    def modules(self) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-        """What makes the module of the loss, and the one that evaluation runs."""
-        return self.make_loss, self.make_evaluated or self.make_loss
-
 
 def make_objective(
     name: str, options: Mapping[str, Any], given: Any = None, seed: int = 0

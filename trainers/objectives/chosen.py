@@ -22,6 +22,7 @@ from ..evaluation import Measure, Scores, without_answers
 from ..steps.base import Step
 from .base import Objective, make_objective
 from .outputs import looked_at
+from .own import kept_as_they_are
 
 POSITIONAL_OR_KEYWORD: Final = inspect.Parameter.POSITIONAL_OR_KEYWORD
 ERRORS: Final = frozenset({"loss", "perplexity", "mae"})  # figures that are better where lower
@@ -61,25 +62,29 @@ def fitted(objective: Objective, config: TrainConfig, train: Dataset) -> Objecti
     return taking(objective, given)
 
 
-def check_labels(
-    objective: Objective, module: Any, splits: Mapping[str, Dataset], most: int = 1
-) -> None:
-    """Refuse data that MODULE has no answer for. No buffer of it changes.
+def check_labels(objective: Objective, module: Any, splits: Mapping[str, Dataset]) -> None:
+    """Refuse data that MODULE, to be trained, has no answer for.
+
+    Raises:
+        MismatchError: such as a label that is none of its classes.
+    """
+    if problems := objective.check(module, splits):
+        raise MismatchError("the model does not fit the data of the run", problems)
+
+
+def try_loss(loss: Any, splits: Mapping[str, Dataset], most: int = 1) -> None:
+    """Compute the module LOSS of an example of SPLITS. No buffer of it changes.
 
     Args:
-        objective: of the run.
-        module: to be trained.
+        loss: of the objective, around the model.
         splits: the data.
         most: examples to try at once where a loss takes no single one, as one of halves of a batch.
 
     Raises:
-        MismatchError: such as a label that is none of its classes.
-        BadInputError: PyTorch cannot compute the loss of an example, or what is computed is no loss.
+        BadInputError: PyTorch cannot compute it, or what is computed is no loss.
     """
-    if problems := objective.check(module, splits):
-        raise MismatchError("the model does not fit the data of the run", problems)
     data = next(iter(splits.values()))
-    with in_mode(objective.make_loss(module), False) as loss:
+    with in_mode(loss, False):
         try:
             _try(loss, data, 1)
         except Exception:  # whatever the user's code raises
@@ -94,7 +99,7 @@ def _try(loss: Any, data: Dataset, count: int) -> None:
     from torch.func import functional_call
 
     copies = {name: it.clone() for name, it in loss.named_buffers()}
-    with looked_at(data.batch(range(count)).inputs) as tensors:
+    with kept_as_they_are(loss), looked_at(data.batch(range(count)).inputs) as tensors:
         _require_number(functional_call(loss, copies, (), tensors), type(loss).__name__)
 
 

@@ -28,7 +28,6 @@ from ..checks.explained import explained
 from ..checks.hardest import hardest_batches
 from ..config import TrainConfig, differences, dump_config, load_config
 from ..export import check_result
-from ..objectives.own import note
 from ..preflight import Preflight, check_gradients, with_cause, with_hardest
 from ..ranks import ALONE, Ranks, ranks_of, require_divisible
 from ..steps.base import Step
@@ -165,7 +164,7 @@ def _admit_step(step: Step, task: Task, out: Path, config: TrainConfig, progress
     """Make sure that the ranks of STEP can share it and OUT has room; say what is special about it."""
     require_divisible(config, step.ranks, task.objective, step.written)
     step.ranks.write(lambda: require_space(out, _bytes_of(step, config, out)))
-    for notice in (*step.notices, *note(task.own())):
+    for notice in (*step.notices, *task.own_notes()):
         progress(Notice(notice))
 
 
@@ -211,7 +210,7 @@ def make_step(backend: str, task: Task, config: TrainConfig, ranks: Ranks = ALON
     if backend == "mlx":
         from ..steps.mlx import MlxStep
 
-        require_recordable(task.module)
+        require_recordable(task.loss)
         return MlxStep(task, config, ranks)
     if backend == "torch":
         from ..steps.torch import TorchStep

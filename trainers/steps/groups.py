@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from ...errors import MismatchError
-from ..adapters import select_parameters
 from ..configuration.updates import AdamWSection, MuonSection, OptimizerSection
-from ..objectives.own import PREFIX
+from ..objectives.own import select_in
 
 NEWTON_SCHULZ: Final = (3.4445, -4.7750, 2.0315)  # coefficients of Muon's iteration
 
@@ -38,7 +37,7 @@ def grouped(optimizer: OptimizerSection, shapes: Mapping[str, tuple[int, ...]]) 
     groups: list[Group] = []
     for number, section in enumerate(optimizer.groups):
         setting = f"optimizer.groups.{number}"
-        meant = _meant(shapes, section.match, f"{setting}.match")
+        meant = select_in(shapes, section.match, f"{setting}.match")
         own = section.model_dump(exclude={"match"}, exclude_none=True)
         if meant.isdisjoint(left):
             problem = "groups before it name all of its parameters, and the first that does counts"
@@ -46,12 +45,6 @@ def grouped(optimizer: OptimizerSection, shapes: Mapping[str, tuple[int, ...]]) 
         groups += _split([name for name in left if name in meant], optimizer, own, shapes)
         left = [name for name in left if name not in meant]
     return [group for group in [*groups, *_split(left, optimizer, {}, shapes)] if group.names]
-
-
-def _meant(shapes: Collection[str], patterns: Sequence[str], setting: str) -> set[str]:
-    """Return which parameters PATTERNS mean, by the names that they have in the model, as ``freeze`` does."""
-    names = {name.removeprefix(PREFIX): name for name in shapes}
-    return {names[it] for it in select_parameters(names, patterns, setting)}
 
 
 def _split(
@@ -68,7 +61,7 @@ def _split(
     if not isinstance(optimizer, MuonSection):
         yield Group(tuple(names), yours, factor)
         return
-    named = _meant(shapes, optimizer.adamw, "optimizer.adamw")
+    named = select_in(shapes, optimizer.adamw, "optimizer.adamw")
     matrices = [name for name in names if len(shapes[name]) == 2 and name not in named]
     yield Group(tuple(matrices), yours, factor)
     rate = own.get("learning_rate", optimizer.adamw_learning_rate)

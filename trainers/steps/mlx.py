@@ -57,7 +57,7 @@ class MlxStep:
         compiled, problem = _compiler(config.compile)
         self.notices = [*notices(task.module, config.mode)]
         self.notices += [f"MLX runs uncompiled: {problem}"] if problem else []
-        self._objective, self._module = task.objective, task.module
+        self._task = task
         self.chunked = config.grad_cache is not None
         self.weight = task.objective.weight
         self._training = trains(task.module, config.mode)
@@ -148,8 +148,8 @@ class MlxStep:
     def embed(self, inputs: Arrays) -> Array:
         """Return what the objective's module for evaluation computes, in eval mode."""
         if self._evaluated is None:
-            with in_mode(self._objective.modules[1](self._module), False) as module:
-                dynamic = self._objective.evaluated_dynamic
+            with in_mode(self._task.evaluated, False) as module:
+                dynamic = self._task.objective.evaluated_dynamic
                 if dynamic is None:
                     dynamic = {name: {0: "batch"} for name, array in inputs.items() if array.ndim}
                 self._evaluated = capture(
@@ -318,7 +318,7 @@ def _capture_loss(task: Task, compute: str, *, training: bool) -> Any:
     """
     example = example_of(task.splits["train"]).inputs
     try:
-        with in_mode(task.objective.make_loss(task.module), training) as module:
+        with in_mode(task.loss, training) as module:
             return capture(module, inputs=example, dynamic=task.objective.dynamic, compute=compute)
     except UnsupportedError as error:
         if not training:

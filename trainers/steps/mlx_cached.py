@@ -106,7 +106,7 @@ def capture_embedding(task: Task, compute: str, *, training: bool) -> Any:
     objective = task.objective
     inputs = example_of(task.splits["train"]).inputs
     example = {part: inputs[f"query_{part}"] for part in ("ids", "mask")}
-    with in_mode(objective.make_evaluated(task.module), training) as module:  # type: ignore[misc]
+    with in_mode(task.evaluated, training) as module:
         return capture(
             module,
             inputs=example,

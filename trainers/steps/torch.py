@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -19,7 +18,7 @@ from ...converters.values import Array
 from ...errors import UnsupportedError
 from ..config import TrainConfig
 from ..data.batches import Batch
-from ..objectives.own import parted, tie
+from ..objectives.own import kept_as_they_are, tie
 from ..ranks import ALONE, RANDOM, Ranks
 from ..tasks import Task
 from .base import (
@@ -38,7 +37,7 @@ from .devices import device_for, most_memory, random_state, set_random_state
 from .memory import Memory
 from .modes import notices, recomputed, trains, with_statistics
 from .scaling import TorchExtras
-from .torch_adapters import attach_adapters, rounded_parameters
+from .torch_adapters import modules_of, rounded_parameters
 from .torch_optimizers import Optimizers
 
 
@@ -69,22 +68,21 @@ class TorchStep:
         self._compute: torch.dtype = (
             self._dtype if dtype != "float32" else getattr(torch, config.dtype)
         )
-        model = _module_of(task, config).to(self._device)
         self.chunked = config.grad_cache is not None
         self.weight = task.objective.weight
-        self._loss, self._evaluated = (
-            it(model).to(self._device, self._dtype) for it in task.objective.modules
-        )
+        self._loss, self._evaluated = (it.to(self._device, self._dtype) for it in modules_of(task))
+        for path in recomputed(self._loss.model, config.checkpoint):
+            _recompute(self._loss.model.get_submodule(path))
         self._chunk, self._of_embeddings = config.grad_cache, task.objective.make_from_embeddings
         self._training = trains(task.module, config.mode)
-        self._rounded = rounded_parameters(model, task.grids.blocks)
+        self._rounded = rounded_parameters(self._loss.model, task.grids.blocks)
         self.notices = notices(task.module, config.mode)
         if not self._training:
             self._loss.eval()
         self._parameters: dict[str, nn.Parameter] = {
             name: value for name, value in self._loss.named_parameters() if value.requires_grad
         }
-        tie(self._evaluated, parted(self._parameters)[1])
+        tie(self._evaluated, self._loss)
         if self._compute != self._dtype:
             _narrow_frozen((self._loss, self._evaluated), self._compute, self._rounded)
         self._optimizer = Optimizers(config.optimizer, self._parameters)
@@ -273,7 +271,8 @@ class TorchStep:
         """Find out what train mode does besides computing: the buffers it writes, and random numbers."""
         buffers = dict(self._loss.named_buffers())
         kept, random = _copies(buffers), random_state(self._device)
-        self._run(self._loss, batch.inputs)
+        with kept_as_they_are(self._loss):
+            self._run(self._loss, batch.inputs)
         self._draws = not torch.equal(random, random_state(self._device))
         self._buffers = {
             name: value for name, value in buffers.items() if not torch.equal(value, kept[name])
@@ -292,15 +291,6 @@ class TorchStep:
             if value.grad is not None:
                 value.grad /= self._extras.scale
         return float(nn.utils.clip_grad_norm_(self._parameters.values(), limit).item())
-
-
-def _module_of(task: Task, config: TrainConfig) -> nn.Module:
-    """Return a copy of the module of TASK, with its adapters."""
-    model: nn.Module = copy.deepcopy(task.module)
-    attach_adapters(model, task.updates, task.grids.blocks)
-    for path in recomputed(model, config.checkpoint):
-        _recompute(model.get_submodule(path))
-    return model
 
 
 def _compiled(config: TrainConfig) -> Callable[..., Any]:

@@ -1,10 +1,12 @@
-"""Low-rank adapters of a torch module under training."""
+"""The modules of a task in torch, to be trained: copies, with the low-rank adapters of the model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +16,61 @@ from ...converters.quantization.kept import Grid, grid_of
 from ...converters.values import LowRank
 from ..adapters import in_out
 
+if TYPE_CHECKING:
+    from ..tasks import Task
+
 NONE: Mapping[str, Blocks] = MappingProxyType({})
+
+
+def modules_of(task: Task) -> tuple[Any, Any]:
+    """Return the loss of TASK and what its evaluation runs, around one model with the adapters of TASK.
+
+    They are copies, which lie in the memory of TASK's own where they are frozen.
+    """
+    own: Any = task.loss, task.evaluated
+    shared = {
+        id(it): nn.Parameter(it.detach(), requires_grad=False)
+        for it in (*task.loss.parameters(), *task.evaluated.parameters())
+        if not it.requires_grad
+    }
+    loss = None
+    if not any(map(_stays, own)):
+        with contextlib.suppress(Exception):  # whatever Python cannot copy
+            loss, evaluated = copy.deepcopy(own, shared)
+    if loss is None:
+        loss, evaluated = _made_again(task)
+    attach_adapters(loss.model, task.updates, task.grids.blocks)
+    return loss, evaluated
+
+
+def _stays(module: nn.Module) -> bool:
+    """Return whether MODULE holds a function, as hooks are, that would work on a module in a copy as well."""
+    values = [value for part in module.modules() for value in vars(part).values()]
+    held = [
+        it for value in values for it in (value.values() if isinstance(value, dict) else [value])
+    ]
+    return any(
+        isinstance(it, nn.Module | Tensor) for function in held for it in _enclosed(function)
+    )
+
+
+def _enclosed(function: Any) -> Iterator[Any]:
+    """Yield what FUNCTION, if it is one, has from where it was written."""
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # it is empty
+            yield cell.cell_contents
+
+
+def _made_again(task: Task) -> tuple[Any, Any]:
+    """Return the modules of TASK made once more, around a copy of its model, with the values of its own."""
+    objective, model = task.objective, copy.deepcopy(task.module)
+    loss = objective.make_loss(model)
+    evaluated = objective.make_evaluated(model) if objective.make_evaluated else loss
+    for new, old in ((loss, task.loss), (evaluated, task.evaluated)):
+        new.load_state_dict(old.state_dict())
+        for name, it in old.named_parameters():
+            new.get_parameter(name).requires_grad_(it.requires_grad)
+    return loss, evaluated
 
 
 def attach_adapters(

@@ -10,11 +10,11 @@ import torch
 from safetensors.numpy import load_file
 
 import weighbridge
-from weighbridge.errors import MismatchError
+from weighbridge.errors import MismatchError, UnsupportedError
 from weighbridge.tests.trainers.runs.test_loop import Killed, kill_after, records
 from weighbridge.trainers.config import validate
 from weighbridge.trainers.runs.events import Notice
-from weighbridge.trainers.runs.loop import train
+from weighbridge.trainers.runs.loop import make_step, train
 from weighbridge.trainers.tasks import build_task
 
 CODE = """
@@ -78,14 +78,85 @@ class Stray(Likelihood):
     evaluated = Unmixed
 
 
+class Taught(Likelihood):
+    '''Holds another network, which its author forgot to freeze.'''
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.teacher = nn.Linear(4, 3)
+
+    def forward(self, x, y):
+        return super().forward(x, y) + (self.model(x) - self.teacher(x)).square().mean()
+
+
+class Steady(Likelihood):
+    def __init__(self, model):
+        super().__init__(model)
+        self.steady = nn.Parameter(torch.ones([]), requires_grad=False)
+
+
+class Following(Taught):
+    '''Its teacher follows the model, in training alone or whenever it is asked.'''
+
+    def __init__(self, model, always):
+        super().__init__(model)
+        self.always = always
+        self.teacher.requires_grad_(False)
+
+    def forward(self, x, y):
+        if self.training or self.always:
+            with torch.no_grad():
+                self.teacher.weight.lerp_(self.model[2].weight[:, :4], 0.5)
+        return super().forward(x, y)
+
+
 class Idle(Likelihood):
     def __init__(self, model):
         super().__init__(model)
         self.idle = nn.Parameter(torch.zeros(2))
 
 
+class Plain(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x, y):
+        return (self.model(x).mean(1, keepdim=True) - y).square().mean()
+
+
 class OfEmbeddings(Likelihood):
     from_embeddings = nn.Identity
+
+
+class Counted(Likelihood):
+    made = 0
+
+    def __init__(self, model):
+        super().__init__(model)
+        type(self).made += 1
+        with torch.no_grad():  # numbers that the recipe's seed does not reach
+            self.log_width += Counted.made + np.random.default_rng().random()
+
+
+class Watching(Likelihood):
+    '''Adds what an inner layer finds, which a hook puts aside: it knows the module that it was made for.'''
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.inner = None
+        model[0].register_forward_hook(lambda module, inputs, found: setattr(self, "inner", found))
+
+    def forward(self, x, y):
+        return super().forward(x, y) + self.inner.square().mean()
+
+
+class Generating(Likelihood):
+    '''Holds what Python cannot copy.'''
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.generator = torch.Generator()
 
 
 def error(predict, dataset):
@@ -117,8 +188,7 @@ def settings(tmp_path, monkeypatch):
 
 def begun(settings):
     """Return the objective's own parameters as they are before the first update, by name."""
-    task = build_task(validate(settings))
-    state = task.objective.make_loss(task.module).state_dict()
+    state = build_task(validate(settings)).loss.state_dict()
     return {name: it.numpy() for name, it in state.items() if name in OWN}
 
 
@@ -218,7 +288,7 @@ def test_one_that_the_loss_does_not_use_is_refused_with_what_to_do(settings, tmp
         train(validate(settings | {"objective": "my_losses:Idle"}), tmp_path / "run", backend="mlx")
     (problem,) = caught.value.problems
     assert problem.startswith("idle: trainable, but the loss does not depend on it")
-    assert problem.endswith("correct the objective, or call requires_grad_(False) on it")
+    assert problem.endswith("freeze it (--set freeze=[objective.idle]) or correct the objective")
 
 
 def test_an_objective_in_memory_gets_its_own_too(settings, tmp_path):
@@ -234,3 +304,155 @@ def test_an_objective_in_memory_gets_its_own_too(settings, tmp_path):
         if name in OWN:
             assert np.array_equal(it.numpy(), kept[name])
     assert own.log_width.item() != 0
+
+
+@pytest.mark.parametrize("backend", ["mlx", "torch"])
+def test_the_objective_is_made_once(settings, tmp_path, backend):
+    import my_losses
+
+    my_losses.Counted.made = 0
+    train(
+        validate(settings | {"objective": "my_losses:Counted"}), tmp_path / "run", backend=backend
+    )
+    assert my_losses.Counted.made == 1
+
+
+@pytest.mark.parametrize("name", ["Watching", "Generating"])
+def test_an_objective_that_cannot_be_copied_trains_as_it_would_alone(settings, tmp_path, name):
+    import my_losses
+
+    sgd = {"name": "sgd", "learning_rate": 0.05}
+    changes = {"objective": f"my_losses:{name}", "optimizer": sgd, "schedule": {"kind": "constant"}}
+    config = validate(settings | changes | {"clip_norm": None})
+    train(config, tmp_path / "run", backend="torch")
+    task = build_task(config)
+    alone = getattr(my_losses, name)(my_losses.build())
+    with torch.no_grad():
+        for it, value in task.loss.named_parameters():
+            alone.get_parameter(it).copy_(value)
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.05)
+    updates = [record for record in records(tmp_path / "run") if "loss" in record]
+    assert len(updates) == config.steps
+    order = task.order(config)
+    for number, record in enumerate(updates):
+        inputs = task.splits["train"].batch(order[number]).inputs
+        loss = alone(**{it: torch.from_numpy(own) for it, own in inputs.items()})
+        assert record["loss"] == pytest.approx(loss.item(), rel=1e-5)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+TEACHER = {"teacher.weight", "teacher.bias"}
+ALL = OWN | TEACHER | {f"model.{layer}.{name}" for layer in (0, 2) for name in ("weight", "bias")}
+ADAPTERS = {"model.0.lora_a", "model.0.lora_b"}
+PATTERNS = {
+    "nothing": ({}, ALL),
+    "freeze": ({"freeze": ["objective.teacher"]}, ALL - TEACHER),
+    "freeze with a star": ({"freeze": ["objective.*.bias"]}, ALL - {"mix.bias", "teacher.bias"}),
+    "freeze of both": ({"freeze": ["bias"]}, {name for name in ALL if "bias" not in name}),
+    "train of both": (
+        {"train": ["2.weight", "objective.mix", "objective.log_width"]},
+        {"model.2.weight"} | OWN,
+    ),
+    "train of the objective": ({"train": ["objective.log_width"]}, {"log_width"}),
+    "without the prefix": ({"train": ["log_width"]}, {"log_width"}),
+    "train of the model": ({"train": ["2.weight"]}, {"model.2.weight"}),
+    "both keys": (
+        {"train": ["2.", "objective.*"], "freeze": ["objective.teacher"]},
+        OWN | {"model.2.weight", "model.2.bias"},
+    ),
+    "adapter": ({"adapter": {"rank": 1, "targets": ["0"]}}, ADAPTERS | OWN | TEACHER),
+    "adapter and freeze": (
+        {"adapter": {"rank": 1, "targets": ["0"]}, "freeze": ["objective.teacher"]},
+        ADAPTERS | OWN,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PATTERNS)
+def test_patterns_name_them_as_those_of_the_model(settings, case):
+    changes, wanted = PATTERNS[case]
+    task = build_task(config := validate(settings | changes | {"objective": "my_losses:Taught"}))
+    for backend in ("mlx", "torch"):
+        assert make_step(backend, task, config).trainable().keys() == wanted
+    assert {name for name, it in task.parameters().items() if it.trainable} == wanted
+
+
+@pytest.mark.parametrize("backend", ["mlx", "torch"])
+def test_what_is_frozen_stays_and_the_rest_trains(settings, tmp_path, backend):
+    changes = {
+        "objective": "my_losses:Taught",
+        "freeze": ["objective.teacher", "objective.mix.bias"],
+    }
+    config = validate(settings | changes)
+    first = build_task(config).loss.state_dict()
+    result = train(config, tmp_path / "run", backend=backend)
+    assert load_file(tmp_path / "run" / FILE).keys() == {"log_width", "mix.weight"}
+    assert result.best["error"] < result.before["error"]
+    import my_losses
+
+    judged = my_losses.Mixed(my_losses.build())
+    state = load_file(tmp_path / "run" / "model.safetensors")
+    state = {f"model.{name}": torch.from_numpy(it) for name, it in state.items()}
+    kept = load_file(tmp_path / "run" / FILE)
+    state |= {"mix.weight": torch.from_numpy(kept["mix.weight"]), "mix.bias": first["mix.bias"]}
+    judged.load_state_dict(state)
+    found = my_losses.error(
+        lambda inputs: judged(torch.from_numpy(inputs["x"])).detach().numpy(),
+        my_losses.Points("validation"),
+    )
+    assert found == pytest.approx(result.best["error"], rel=1e-5)
+
+
+UNMATCHED = {
+    "a typo": ({"freeze": ["objective.log_widht"]}, "did you mean objective.log_width?"),
+    "a group": (
+        {"optimizer": {"groups": [{"match": ["objective.mx"], "weight_decay": 0}]}},
+        "did you mean objective.mix?",
+    ),
+    "of none": (
+        {"objective": "my_losses:Plain", "metric": None, "train": ["objective.mix"]},
+        "*objective.mix*: there are *.weight, *.bias",
+    ),
+    "what its code freezes": (
+        {"objective": "my_losses:Steady", "train": ["2.", "objective.steady"]},
+        "objective.steady",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNMATCHED)
+def test_a_pattern_that_means_nothing_is_refused_with_the_nearest_name(settings, case):
+    changes, told = UNMATCHED[case]
+    config = validate(settings | changes)
+    with pytest.raises(MismatchError) as caught:
+        make_step("torch", build_task(config), config)
+    assert told in " ".join(caught.value.problems)
+
+
+def test_a_group_names_them_as_the_other_patterns_do(settings):
+    groups = [{"match": ["objective.log_width"], "learning_rate": 1e-9}]
+    config = validate(settings | {"optimizer": {"learning_rate": 0.05, "groups": groups}})
+    task = build_task(config)
+    step, first = make_step("torch", task, config), task.loss.log_width.item()
+    step.advance([task.splits["train"].batch(range(8))], 0.05)()
+    assert step.trainable()["log_width"] == pytest.approx(first, abs=1e-6)
+    assert not np.allclose(step.trainable()["mix.weight"], task.loss.mix.weight.detach(), atol=1e-3)
+
+
+def test_a_user_is_told_which_stay_because_train_does_not_name_them(settings):
+    (note,) = build_task(validate(settings | {"train": ["2.weight"]})).notes()
+    assert note.startswith("objective: log_width, mix.weight, mix.bias of its own stay as they are")
+    assert "objective.log_width" in note
+
+
+@pytest.mark.parametrize("always", [True, False])
+def test_parameters_that_the_objective_changes_itself_are_refused(settings, always):
+    """No checkpoint would hold them, and in 16 bits what is changed is a copy."""
+    objective = {"name": "my_losses:Following", "options": {"always": always}}
+    config = validate(settings | {"objective": objective, "dtype": "bfloat16"})
+    with pytest.raises(
+        UnsupportedError, match=r"changes the parameter teacher\.weight .* be buffers"
+    ):
+        make_step("torch", build_task(config), config)

@@ -14,7 +14,7 @@ from weighbridge.trainers.data.classes import class_metrics, label_metrics
 from weighbridge.trainers.data.series import Series
 from weighbridge.trainers.evaluation import measure_loss, predictions
 from weighbridge.trainers.objectives.base import make_objective
-from weighbridge.trainers.objectives.chosen import check_labels, taking
+from weighbridge.trainers.objectives.chosen import check_labels, taking, try_loss
 from weighbridge.trainers.runs.loop import make_step, train
 from weighbridge.trainers.tasks import build_task
 
@@ -293,6 +293,7 @@ def test_looking_at_the_classes_changes_no_batch_statistics_and_no_mode():
     module.head.eval()
     before = {name: value.clone() for name, value in module.state_dict().items()}
     check_labels(objective, module, series_of(3))
+    try_loss(objective.make_loss(module), series_of(3))
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert (module.training, module.norm.training, module.head.training) == (True, True, False)
 

@@ -118,10 +118,11 @@ def test_groups_have_their_own_rates_and_decays_and_the_first_counts():
         '{"learning_rate": 0.01, "groups": [{"match": ["bias"], "weight_decay": 0},'
         ' {"match": ["b.*"], "learning_rate": 0.02}]}'
     )
-    first, second, rest = grouped(settings, SHAPES)
-    assert (first.names, first.factor, first.settings.weight_decay) == (("b.bias",), 1, 0)
-    assert (second.names, second.factor, second.settings.weight_decay) == (("b.weight",), 2, 0.01)
-    assert (rest.names, rest.factor) == (("a.weight", "c.kernel"), 1)
+    first, second, rest = grouped(settings, {f"model.{name}": it for name, it in SHAPES.items()})
+    assert (first.names, first.factor, first.settings.weight_decay) == (("model.b.bias",), 1, 0)
+    assert (second.names, second.factor) == (("model.b.weight",), 2)
+    assert second.settings.weight_decay == 0.01
+    assert (rest.names, rest.factor) == (("model.a.weight", "model.c.kernel"), 1)
 
 
 def test_a_group_names_parameters_as_the_model_calls_them():

@@ -122,7 +122,7 @@ def test_averages_are_those_of_torch_and_evaluation_uses_them(backend, series_co
     config = series_config(ema=0.9, clip_norm=None)
     task = series_task(config)
     step = make_step(backend, task, config)
-    module = task.objective.make_loss(task.module)
+    module = task.loss
     averaged = AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     for batch in batches(task, config, 4):
         step.advance([batch], 0.01)()
