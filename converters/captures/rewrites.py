@@ -313,5 +313,4 @@ RARE: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.cummin.default: so_far(torch.le),
     ATEN.kthvalue.default: smallest,
     ATEN.mode.default: most_often,
-    ATEN.rrelu.default: rrelu,
 }

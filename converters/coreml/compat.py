@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch._decomp.decompositions import upsample_bicubic2d_vec
+from torch._decomp.decompositions import affine_grid_generator, upsample_bicubic2d_vec
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map_only
 
@@ -152,6 +152,7 @@ def strided(pool: Any) -> Callable[..., Any]:
 # Or that it refuses
 # without need: epsilons or a stride that is left to torch, group norms and scatters of sizes that vary.
 MISTRANSLATED: Final[Mapping[Any, Callable[..., Any]]] = {
+    ATEN.affine_grid_generator.default: affine_grid_generator,  # it has no name for a grid
     ATEN.clamp.default: clamp,
     ATEN.clamp_max.default: lambda x, most: clamp(x, None, most),
     ATEN.clamp_min.default: clamp,

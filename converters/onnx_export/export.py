@@ -18,7 +18,16 @@ from ..captures.described import recorded_of
 from ..captures.interpolated.graphs import MATRICES, SMOOTH, Choice, interpolated
 from ..captures.positional import bounded, bounds, in_precision, quiet, record_layers
 from ..captures.program_options import OPSET, ProgramOptions
-from ..captures.rewrites import RARE, distances, ends, log_sigmoid, median, median_of_all, of_all
+from ..captures.rewrites import (
+    RARE,
+    distances,
+    ends,
+    log_sigmoid,
+    median,
+    median_of_all,
+    of_all,
+    rrelu,
+)
 from ..captures.tracing import unused_left_out
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
@@ -45,6 +54,7 @@ REWRITES: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.log_sigmoid.default: log_sigmoid,
     ATEN.median.default: median_of_all,
     ATEN.median.dim: median,
+    ATEN.rrelu.default: rrelu,
 }
 # ONNX's without aliasing follows the sizes alone, and meets the ends where it is to.
 INTERPOLATED: Final[Mapping[Any, Choice]] = dict.fromkeys(
