@@ -43,8 +43,8 @@ def smooth(new: float, old: float, step: float, reach: float) -> Array:
     What is taken within a REACH of 1, linear, or 2, cubic with a = -1/2, is taken within as many rows of the coarser
     grid, and adds up to 1 (``antialias`` of torch, after Pillow).
 
-    >>> smooth(1, 4, 4, 1).tolist()
-    [[0.15625, 0.34375, 0.34375, 0.15625]]
+    >>> smooth(1, 2, 2, 1).tolist()
+    [[0.5, 0.5]]
     """
     wide, old_rows = max(step, 1.0), np.arange(int(old))
     middles = step * (np.arange(int(new)) + 0.5)
