@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ from .common.memory import pass_on_shortage
 from .common.steps import step
 from .common.system import require_space
 from .common.users_code import untranslated
-from .coreai_rewrites import rewritten
+from .coreai_rewrites import interpolated_by, rewritten
 from .documents import RECORD, read_object
 from .models.manifests import MANIFEST
 from .models.program_files import to_metadata
@@ -99,12 +99,12 @@ def export_coreai(
     own, wrapper = in_precision(module, options.precision)
     outer = keeping(taken, limits) if options.stateful else wrapper
     graph = record(own, taken, limits, wrapper=outer)
-    step("writing the Core AI asset")
+    parts = interpolated_by(graph)
     asset = saved(graph, taken, target)
     about = {"signature": asdict(bounded(signature, limits)), UNREAD: unread(graph)}
     text = {"text": Text(taken.inputs[0].name, POSITION)._asdict()} if options.stateful else {}
     about |= text | {"sites": places_of(asset, wrapper(own, signature), taken, limits)}
-    weights = sign(asset, module, about)
+    weights = sign(asset, module, about, parts)
     return CoreaiReport(
         path=target,
         weights={name: entry["key"] for name, entry in weights.items()},
@@ -139,6 +139,7 @@ def saved(graph: Any, signature: Signature, target: Path) -> Asset:
         UnsupportedError: an operation has no form in Core AI.
         WeighbridgeError: the disk has no room.
     """
+    step("writing the Core AI asset")
     weights = (*graph.state_dict.values(), *graph.constants.values())
     require_space(target, MARGIN + sum(it.nbytes for it in weights if isinstance(it, Tensor)))
     try:
@@ -260,10 +261,15 @@ def nearest(wanted: Array, values: Mapping[int, Array]) -> int | None:
     return None
 
 
-def sign(asset: Asset, module: torch.nn.Module, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Write into ASSET what is to be said ABOUT it and which of its constants is what; return the latter."""
+def sign(
+    asset: Asset, module: torch.nn.Module, about: Mapping[str, Any], parts: Sequence[Any]
+) -> dict[str, Any]:
+    """Write into ASSET what is to be said ABOUT it and which of its constants is what; return the latter.
+
+    Of PARTS see ``recorded_of``.
+    """
     constants = {name: asset.read(name) for name, it in asset.headers.items() if it.dtype in FLOATS}
-    rows = recorded_of(constants, module, about[UNREAD])
+    rows = recorded_of(constants, module, about[UNREAD], parts)
     names = dict(named(rows["weights"]))
     entries = {names[name]: entry for name, entry in rows["weights"].items()}
     manifest = {

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from .captures.interpolated.graphs import (
+    CUBIC,
+    LINEAR,
+    MATRICES,
+    SMOOTH,
+    Choice,
+    always,
+    axes_of,
+    interpolated,
+)
 from .captures.rewrites import (
     RARE,
     bucketize,
@@ -15,7 +25,10 @@ from .captures.rewrites import (
     logaddexp,
     median,
     median_of_all,
+    nearest,
     of_all,
+    rrelu,
+    running,
     vector_norm,
     windows,
 )
@@ -25,6 +38,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ATEN: Final = torch.ops.aten
+LONG: Final = 1024  # elements; sums of fewer along one axis err about as PyTorch's
+PART: Final = 32  # elements of a long sum that are added one by one
 MOST: Final = 1 << 26  # numbers that an operation may be computed by
 
 
@@ -98,19 +113,6 @@ def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     return flat.index_select(-1, places)
 
 
-def cumprod(x: Tensor, dim: int, *, dtype: Any = None) -> Any:
-    """Return the products up to each element: of two, then of four elements, and so on."""
-    size, found = x.shape[dim] if x.ndim else 1, x if dtype is None else x.to(dtype)
-    if not isinstance(size, int):
-        return NotImplemented
-    reach = 1
-    while reach < size:
-        ones = torch.ones_like(found.narrow(dim, 0, reach))
-        found = found * torch.cat([ones, found.narrow(dim, 0, size - reach)], dim)
-        reach *= 2
-    return found if found is not x else x.clone()
-
-
 def max_pool3d(
     x: Tensor,
     size: list[int],
@@ -138,7 +140,7 @@ def max_pool3d(
 
 
 def axis_by_axis(total: Any) -> Callable[..., Any]:
-    """Return a rewrite of TOTAL, a sum or a mean, over several axes as one over each in turn.
+    """Return a rewrite of TOTAL, a sum or a mean, over several axes as one over each in turn, over a long one in parts.
 
     Core AI (1.0.0b3) adds up all numbers of a sum one by one: its error grows with their number (Higham 2002,
     Accuracy and Stability of Numerical Algorithms, equation 4.4).
@@ -146,13 +148,32 @@ def axis_by_axis(total: Any) -> Callable[..., Any]:
 
     def rewrite(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
         axes = sorted(axis % x.ndim for axis in dim or range(x.ndim))
-        if len(axes) < 2 or not x.is_floating_point():
+        long = any(isinstance(x.shape[it], int) and x.shape[it] > LONG for it in axes)
+        if not x.is_floating_point() or not (len(axes) > 1 or long):
             return NotImplemented
         for axis in reversed(axes):
-            x = total(x, [axis], keepdim, dtype=dtype)
+            parts, size = parted(x, axis), x.shape[axis]
+            if parts is x:
+                x = total(x, [axis], keepdim, dtype=dtype)
+            else:
+                x = ATEN.sum.dim_IntList(parts, [axis], keepdim, dtype=dtype)
+                x = x / size if total is ATEN.mean.dim else x
         return x
 
     return rewrite
+
+
+def parted(x: Tensor, axis: int) -> Tensor:
+    """Return X, a long AXIS summed up in parts of a few elements, these again, until few are left."""
+    size: Any = x.shape[axis]
+    if not isinstance(size, int) or size <= LONG:
+        return x
+    while size > PART:
+        size = -(-size // PART)
+        ends = [0, 0] * (x.ndim - 1 - axis) + [0, PART * size - x.shape[axis]]
+        x = torch.constant_pad_nd(x, ends) if ends[-1] else x
+        x = x.reshape(*x.shape[:axis], size, PART, *x.shape[axis + 1 :]).sum(axis + 1)
+    return x
 
 
 def rewritten(program: Any, table: Callable[[], Mapping[Any, Any]]) -> Any:
@@ -165,16 +186,50 @@ def rewritten(program: Any, table: Callable[[], Mapping[Any, Any]]) -> Any:
         core = program.run_decompositions(table())
         if not any(node.target in REWRITES for node in core.graph.nodes):
             return core
-        return core.run_decompositions(dict(REWRITES)).run_decompositions(table())
+        return core.run_decompositions({**REWRITES, **SUMS}).run_decompositions(table())
 
+
+def interpolated_by(graph: Any) -> list[Any]:
+    """Return the constants of interpolations in GRAPH, as arithmetic, those that Core AI lacks made products in place."""
+    interpolated(graph, INTERPOLATED, "Core AI")
+    return [*graph.graph_module.meta[MATRICES], *stretched(graph)]
+
+
+def stretched(graph: Any) -> Iterator[list[Any]]:
+    """Yield what Core AI is told of how far interpolations in GRAPH stretch each axis, and move it, as arithmetic."""
+    for node in graph.graph.nodes:
+        if node.target not in NATIVE:
+            continue
+        axes = axes_of(node)
+        factors = [it.factor or it.after / it.before for it in axes]
+        if any(it.aligned for it in axes):
+            factors = [(it.after - 1) / max(it.before - 1, 1) for it in axes]
+            yield ["join", 0.0, 0.0, 0.0, *(0.5 * (1 - it) for it in factors)]
+        yield ["join", 0.0, 1.0, 1.0, *(factors or node.args[-1] or ())]
+
+
+# Interpolations that Core AI lacks, or computes from places that it makes ahead of time; and those that it has.
+# By one element of the first and the last its runtime (1.0.0b3) divides by zero, which ends its process.
+INTERPOLATED: Final[Mapping[Any, Choice]] = {
+    **dict.fromkeys((*SMOOTH, CUBIC, LINEAR[0], LINEAR[2]), always),
+    LINEAR[1]: lambda axes: any(it.aligned and 1 in (it.before, it.after) for it in axes),
+}
+NATIVE: Final = (LINEAR[1], ATEN.upsample_nearest2d.vec)
+
+SUMS: Final[Mapping[Any, Callable[..., Any]]] = {
+    **dict.fromkeys((ATEN.mean.default, ATEN.mean.dim), axis_by_axis(ATEN.mean.dim)),
+    **dict.fromkeys((ATEN.sum.default, ATEN.sum.dim_IntList), axis_by_axis(ATEN.sum.dim_IntList)),
+}
 
 # What Core AI's own table makes something else of first, which says less.
 EARLY: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.linalg_vector_norm.default: vector_norm,
     ATEN.logaddexp.default: logaddexp,
+    ATEN.logcumsumexp.default: running(logaddexp),
     ATEN.max_pool3d.default: max_pool3d,
-    **dict.fromkeys((ATEN.mean.default, ATEN.mean.dim), axis_by_axis(ATEN.mean.dim)),
-    **dict.fromkeys((ATEN.sum.default, ATEN.sum.dim_IntList), axis_by_axis(ATEN.sum.dim_IntList)),
+    ATEN.rrelu.default: rrelu,
+    ATEN.upsample_nearest2d.vec: nearest,
+    **SUMS,
 }
 
 REWRITES: Final[Mapping[Any, Callable[..., Any]]] = {
@@ -184,7 +239,7 @@ REWRITES: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.argmin.default: argmin,
     ATEN.bucketize.Tensor: bucketize,
     ATEN.clamp.default: clamp,
-    ATEN.cumprod.default: cumprod,
+    ATEN.cumprod.default: running(torch.mul),
     ATEN.diagonal.default: diagonal,
     ATEN.elu.default: elu,
     ATEN.erfc.default: lambda x: 1 - torch.erf(x),

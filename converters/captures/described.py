@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..values import Array
 from .constants import match_weights, origin_of, values_of
+from .interpolated.graphs import none_of_it
 from .mlprogram.arithmetic import evaluate, rounds_to, tensors_of
 
 UNIFORM: Final = "uniform"  # in a record: tensors that are one number, and that no constant tells
@@ -18,7 +19,10 @@ FEW: Final = 3  # numbers; fewer are any tensor times something
 
 
 def recorded_of(
-    constants: Mapping[str, Array], module: torch.nn.Module, unneeded: Collection[str]
+    constants: Mapping[str, Array],
+    module: torch.nn.Module,
+    unneeded: Collection[str],
+    parts: Sequence[Any] = (),
 ) -> dict[str, Any]:
     """Return what a record says of CONSTANTS in floating point, of a graph of MODULE.
 
@@ -26,12 +30,13 @@ def recorded_of(
         constants: by name.
         module: the source.
         unneeded: its tensors that no output depends on.
+        parts: what the graph computes with besides them, as arithmetic.
 
     Returns:
         ``weights`` and ``made`` of ``described``; ``origins``, dtype and hash of what went into the
         latter; and the tensors that no constant tells; see ``uniform``.
     """
-    weights, made = described(constants, module)
+    weights, made = described(constants, module, parts)
     state = module.state_dict()
     keys = sorted({key for rule in made.values() for key in tensors_of(rule)})
     origins = {key: origin_of(state[key]) for key in keys}
@@ -48,7 +53,7 @@ def held(module: torch.nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def described(
-    constants: Mapping[str, Array], module: torch.nn.Module
+    constants: Mapping[str, Array], module: torch.nn.Module, parts: Sequence[Any] = ()
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Say by values which of CONSTANTS, in floating point, is which tensor of MODULE.
 
@@ -64,11 +69,21 @@ def described(
         for name, entry in match_weights(rest, own).items()
         if not entry.get("transposed")
     }
+    both = [it for part in parts for it in (part, ["turned", part])]
+    exact = [(part, evaluate(part, none_of_it)) for part in both]
     made = {
-        name: buffers.get(name) or folded(it, module) or cut_out(it, state)
+        name: buffers.get(name) or one_of(it, exact) or folded(it, module) or cut_out(it, state)
         for name, it in rest.items()
     }
     return weights, {name: rule for name, rule in made.items() if rule or rest[name].ndim}
+
+
+def one_of(array: Array, parts: Sequence[tuple[Any, Array]]) -> dict[str, Any]:
+    """Return the rule that ARRAY is one of PARTS, arithmetic and its value, rounded; empty where it is none."""
+    found = (
+        part for part, exact in parts if exact.shape == array.shape and rounds_to(exact, array)
+    )
+    return next(({"value": part} for part in found), {})
 
 
 def uniform(

@@ -8,6 +8,9 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch._decomp.decompositions import _upsample_nearest_vec
+
+from ...errors import UnsupportedError
 
 ATEN: Final = torch.ops.aten
 
@@ -69,7 +72,7 @@ def place_in_all(pick: Any) -> Callable[..., Any]:
 
 def trunc(x: Tensor) -> Tensor:
     """Return X without its digits behind the point."""
-    return torch.sign(x) * torch.floor(torch.abs(x))
+    return torch.where(torch.lt(x, 0), torch.ceil(x), torch.floor(x))
 
 
 def smallest(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
@@ -90,7 +93,16 @@ def median(x: Tensor, dim: int, keepdim: bool = False) -> Any:
     if x.is_floating_point():
         nothing = torch.where(torch.ne(x, x), x, torch.zeros_like(x))
         found = found + nothing.sum(dim, keepdim=keepdim)
+        left = counted_down(x, dim, size)  # from the first NaN on
+        left = torch.where(torch.ne(x, x), left, torch.zeros_like(left)).amax(dim, keepdim)
+        places = torch.where(torch.eq(left, 0), places, size - left)
     return found, places
+
+
+def counted_down(x: Tensor, dim: int, size: int) -> Tensor:
+    """Return for each element of X how many of its SIZE there are from it on, along DIM."""
+    numbers = torch.arange(size, 0, -1, device=x.device)
+    return numbers.reshape(-1, *[1] * (x.ndim - dim % x.ndim - 1)).expand(x.shape)
 
 
 def median_of_all(x: Tensor) -> Any:
@@ -150,6 +162,7 @@ def most_often(x: Tensor, dim: int = -1, keepdim: bool = False) -> Any:
     found = torch.where(often, x, beyond).amin(dim, keepdim=True)
     numbers = torch.ones_like(times).cumsum(dim)
     places = torch.where(torch.eq(x, found), numbers, torch.zeros_like(numbers)).amax(dim, True) - 1
+    places = torch.clamp_min(places, 0)  # of NaN alone
     return (found, places) if keepdim else (found.squeeze(dim), places.squeeze(dim))
 
 
@@ -178,6 +191,36 @@ def so_far(within: Any) -> Callable[..., Any]:
     return rewrite
 
 
+def running(join: Any) -> Callable[..., Any]:
+    """Return a rewrite of what JOINs the elements up to each: of two, then of four elements, and so on."""
+
+    def rewrite(x: Tensor, dim: int, *, dtype: Any = None) -> Any:
+        size, found = x.shape[dim] if x.ndim else 1, x if dtype is None else x.to(dtype)
+        if not isinstance(size, int):
+            return NotImplemented
+        reach = 1
+        while reach < size:
+            (first, later), (before, _) = (parts(found, dim, it) for it in (reach, size - reach))
+            found = torch.cat([first, join(later, before)], dim)
+            reach *= 2
+        return found if found is not x else x.clone()
+
+    return rewrite
+
+
+def rrelu(
+    x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, _: Any = None
+) -> Tensor:
+    """Return X above 0, and below it X times the mean of LOWER and UPPER.
+
+    Raises:
+        UnsupportedError: slopes are drawn, as in TRAINING.
+    """
+    if training:
+        raise UnsupportedError("rrelu draws its slopes in training: call it with training=False")
+    return torch.where(torch.gt(x, 0), x, x * ((lower + upper) / 2))
+
+
 def parts(x: Tensor, dim: int, count: int) -> tuple[Tensor, Tensor]:
     """Return the first COUNT elements of X, and the others."""
     return x.narrow(dim, 0, count), x.narrow(dim, count, x.shape[dim] - count)
@@ -196,7 +239,8 @@ def copysign(x: Tensor, other: Any) -> Tensor:
 def fmod(x: Tensor, other: Any) -> Tensor:
     """Return what is left of X after whole ones of OTHER, with the sign of X."""
     apart = abs(other) if isinstance(other, int | float) else torch.abs(other)
-    return torch.sign(x) * torch.remainder(torch.abs(x), apart)
+    left = torch.remainder(torch.abs(x), apart)
+    return torch.where(torch.eq(x, 0), x * (left + 1), torch.sign(x) * left)  # of -0 it is -0
 
 
 def nansum(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
@@ -248,6 +292,18 @@ def pad(x: Tensor, sizes: list[Any], mode: str = "constant", _: Any = None) -> A
         ends = (x.narrow(dim, length - before, before), x.narrow(dim, 0, after))
         x = torch.cat([it for it in (ends[0], x, ends[1]) if it.shape[dim] != 0], dim)
     return x
+
+
+def nearest(x: Tensor, size: list[Any] | None, factors: list[float] | None = None) -> Any:
+    """Return the nearest elements of X by PyTorch's own formula, where not all axes become as many whole ones."""
+    sizes: list[Any] = [*x.shape[2:], *(size or ())]
+    if not all(isinstance(it, int) for it in sizes):
+        return NotImplemented
+    after = size or [int(a * b) for a, b in zip(x.shape[2:], factors or (), strict=True)]
+    grows = (b / a for a, b in zip(x.shape[2:], after, strict=True))
+    if all(it % 1 == 0 for it in (*grows, *(factors or ()))):
+        return NotImplemented
+    return _upsample_nearest_vec(x, size, factors)
 
 
 # What none of the formats has, or few.

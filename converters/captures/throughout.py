@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 WINDOWS: Final = ("bartlett", "blackman", "hamming", "hann", "kaiser")
 # What makes numbers in floating point where no dtype is given; and what does so of such numbers alone.
@@ -21,10 +22,13 @@ MAKING: Final = frozenset(
     | {torch.zeros, *(getattr(torch, f"{it}_window") for it in WINDOWS)}
 )
 MAKING_LIKE: Final = frozenset({torch.arange, torch.full})
+LACKING: Final = (
+    "not implemented for"  # PyTorch's words for a dtype that its CPU lacks in an operation
+)
 
 
 class Asked(TorchFunctionMode):
-    """Answer every request for float32 with DTYPE.
+    """Answer every request for float32 with DTYPE; what PyTorch's CPU lacks in it is computed in float32 and rounded.
 
     >>> with Asked(torch.float16):
     ...     torch.ones(1, dtype=torch.int64).float().dtype
@@ -46,10 +50,26 @@ class Asked(TorchFunctionMode):
             function in MAKING_LIKE and any(isinstance(it, float) for it in args)
         ):
             named.setdefault("dtype", self.dtype)  # a recorded graph is run again without this mode
-        return function(*map(self._answered, args), **named)
+        given = [*map(self._answered, args)]
+        try:
+            return function(*given, **named)
+        except NotImplementedError as error:
+            if LACKING not in str(error) or function.__name__.endswith("_"):  # in place
+                raise
+            wide, all_named = tree_map_only(torch.Tensor, widened, (given, named))
+            found = function(*wide, **all_named)
+            return tree_map_only(torch.Tensor, self._narrowed, found)
+
+    def _narrowed(self, found: torch.Tensor) -> torch.Tensor:
+        return found.to(self.dtype) if found.is_floating_point() else found
 
     def _answered(self, value: Any) -> Any:
         return self.dtype if value is torch.float32 else value
+
+
+def widened(given: torch.Tensor) -> torch.Tensor:
+    """Return what is GIVEN in float32 where it is in floating point, as PyTorch's GPUs compute what is in 16 bits."""
+    return given.float() if given.is_floating_point() else given
 
 
 @contextmanager

@@ -18,12 +18,21 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch._decomp.decompositions import upsample_bicubic2d_vec
+from torch._decomp.decompositions import affine_grid_generator, upsample_bicubic2d_vec
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map_only
 
 from ...errors import UnsupportedError
 from ..captures import rewrites
+from ..captures.interpolated.graphs import (
+    CUBIC,
+    LINEAR,
+    MATRICES,
+    SMOOTH,
+    Choice,
+    always,
+    interpolated,
+)
 from ..captures.mlprogram.toolkit import quiet
 from ..captures.rewrites import (
     bucketize,
@@ -127,14 +136,6 @@ def scatter_value(x: Tensor, dim: int, index: Tensor, value: float) -> Any:
     return ATEN.scatter.src(x, dim, index, (index * 0).to(x.dtype) + value)
 
 
-def bicubic(x: Tensor, size: Any, *given: Any) -> Any:
-    """Rewrite an interpolation of sizes that vary; ours of others is in ``translations.py``."""
-    sizes: list[Any] = [*x.shape[2:], *(size or ())]
-    if all(isinstance(it, int) for it in sizes):
-        return NotImplemented
-    return upsample_bicubic2d_vec(x, size, *given)
-
-
 def strided(pool: Any) -> Callable[..., Any]:
     """Return how POOL is rewritten where its stride is left to torch, which takes the size."""
 
@@ -151,6 +152,7 @@ def strided(pool: Any) -> Callable[..., Any]:
 # Or that it refuses
 # without need: epsilons or a stride that is left to torch, group norms and scatters of sizes that vary.
 MISTRANSLATED: Final[Mapping[Any, Callable[..., Any]]] = {
+    ATEN.affine_grid_generator.default: affine_grid_generator,  # it has no name for a grid
     ATEN.clamp.default: clamp,
     ATEN.clamp_max.default: lambda x, most: clamp(x, None, most),
     ATEN.clamp_min.default: clamp,
@@ -158,6 +160,7 @@ MISTRANSLATED: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.gelu.default: gelu,
     ATEN.group_norm.default: group_norm,
     ATEN.pad.default: rewrites.pad,
+    ATEN.rrelu.default: rewrites.rrelu,  # coremltools draws nothing in training either
     ATEN.scatter.value: scatter_value,
     ATEN.rms_norm.default: rms_norm,
     **{it: rewrites.corrected(it) for it in (ATEN.std.correction, ATEN.var.correction)},
@@ -169,8 +172,15 @@ MISTRANSLATED: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.tril.default: rewrites.lower,
     ATEN.triu.default: rewrites.upper,
     ATEN.zeros_like.default: zeros_like,
-    ATEN.upsample_bicubic2d.vec: bicubic,
+    ATEN.upsample_bicubic2d.vec: upsample_bicubic2d_vec,  # of sizes that vary
+    ATEN.upsample_nearest2d.vec: rewrites.nearest,
     **{pool: strided(pool) for pool in POOLS},
+}
+
+# Interpolations that coremltools lacks, or leaves aliased without a word, or refuses by a factor that is no whole one.
+INTERPOLATED: Final[Mapping[Any, Choice]] = {
+    **dict.fromkeys((*SMOOTH, CUBIC, LINEAR[2]), always),
+    **dict.fromkeys(LINEAR[:2], lambda axes: any(it.factor and not it.whole for it in axes)),
 }
 
 # Operations that torch's own decompositions leave as they are.
@@ -302,6 +312,8 @@ def lower(exported: ExportedProgram) -> ExportedProgram:
         UnsupportedError: operations that neither coremltools nor a decomposition knows, all of
             them with counts.
     """
+    exported = interpolated(exported, INTERPOLATED, "Core ML")
+    matrices = exported.graph_module.meta[MATRICES]
     available = {**torch.export.default_decompositions(), **DECOMPOSITIONS}
     table = dict(MISTRANSLATED)
     for _ in range(ROUNDS):
@@ -310,6 +322,7 @@ def lower(exported: ExportedProgram) -> ExportedProgram:
             break
         exported, table = exported.run_decompositions(table), {}
     merge_axes(exported)
+    exported.graph_module.meta[MATRICES] = matrices
     if missing := untranslated(exported):
         listed = ", ".join(f"{kind(target)} ({n})" for target, n in missing.most_common())
         raise UnsupportedError(

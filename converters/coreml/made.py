@@ -14,6 +14,7 @@ import torch
 
 from ..captures.constants import match_weights, origin_of
 from ..captures.described import folded, picked_from, rows_of
+from ..captures.interpolated.graphs import MATRICES
 from ..captures.mlprogram.arithmetic import (
     FUNCTIONS,
     INVERTED,
@@ -27,7 +28,7 @@ from ..models.pictures import CHANNELS
 from ..values import Array
 from .manifest import match_scalars
 from .naming import before_rounding
-from .translations import cubic_parts, recurrent_parts
+from .translations import recurrent_parts
 
 MODULE: Final = "module."  # what the exporter's wrapper puts before every name
 # Operations that change the shape or the dtype of a tensor and none of its numbers.
@@ -46,7 +47,7 @@ class Origins:
         state: names of the tensors that the module keeps.
         keys: placeholder -> the tensor of the module that it stands for.
         activations: names of the nodes that depend on weights or on floating-point inputs.
-        cubic: what interpolations multiply by, as arithmetic.
+        matrices: what interpolations multiply by, as arithmetic.
     """
 
     def __init__(self, graph: Any, module: torch.nn.Module) -> None:
@@ -61,7 +62,7 @@ class Origins:
             if any(source.name in live for source in node.all_input_nodes):
                 live.add(node.name)
         self.activations = frozenset(live)
-        self.cubic = [*cubic_parts(graph)]
+        self.matrices = graph.graph_module.meta.get(MATRICES, [])
 
     def expression(self, name: str) -> Any:
         """Return what the node called NAME computes from tensors of the module alone, or ``None``."""
@@ -110,7 +111,7 @@ def rules(
         found: Array = tensor.detach().cpu().double().numpy()
         return found
 
-    parts = (*recurrent_parts(module), *origins.cubic)
+    parts = (*recurrent_parts(module), *origins.matrices)
     gates = rules_of_gates(constants, parts, read)
     rest = {name: array for name, array in constants.items() if name not in gates}
     return gates | dict(_rules(rest, buffers, origins, read))

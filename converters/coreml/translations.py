@@ -1,4 +1,4 @@
-"""Translations of our own into Core ML: recurrent layers of any length, normed weights, keys and values, resampling.
+"""Translations of our own into Core ML: recurrent layers of any length, normed weights, keys and values.
 
 torch.export writes a layer out step by step, which fixes its length; ``kept_whole`` makes each one operation of
 the graph, which coremltools' own translations of traced layers take. Its LSTM has the gates in the order input,
@@ -12,14 +12,13 @@ and adds up squares one by one: some units of the last digit are lost.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
-import torch
 from torch import nn
 
-from ..captures.mlprogram.arithmetic import GATES, cubic, weight_norm
+from ..captures.mlprogram.arithmetic import GATES, weight_norm
 from ..captures.mlprogram.toolkit import quiet, types
 from ..captures.torch_to_mlx.operations.recurrent.recorded import LAYERS
 
@@ -31,8 +30,6 @@ with quiet():
 OTHERS: Final = (True, True, False, True)  # axes of keys and values that are written whole
 OUTPUTS: Final = {"lstm": 3}  # others have two: all states and the last one
 THEIRS: Final = ops._weight_norm
-BICUBIC: Final = torch.ops.aten.upsample_bicubic2d.vec
-TURNED: Final = (0, 1, 3, 2)  # rows and columns
 
 
 def _translation(name: str) -> Any:
@@ -115,56 +112,6 @@ def prod(context: Any, node: Any) -> None:
     axes = [int(given[0].val)] if given else None  # of all without
     keep = len(given) > 1 and bool(given[1].val)
     context.add(mb.reduce_prod(x=x, axes=axes, keep_dims=keep, name=node.name))
-
-
-@register_torch_op(torch_alias=["upsample_bicubic2d.vec"])  # type: ignore[untyped-decorator]
-def _bicubic(context: Any, node: Any) -> None:
-    """Translate an interpolation as products with what each row and column takes of the others."""
-    x, *given = ops._get_inputs(context, node, expected=4)
-    axes = cubic_axes(x.shape[2:], *map(plain, given))
-    rows, columns = (cubic(*numbers) for _, *numbers in axes)
-    along = mb.linear(x=x, weight=columns.astype(np.float32))
-    along = mb.linear(x=mb.transpose(x=along, perm=TURNED), weight=rows.astype(np.float32))
-    context.add(mb.transpose(x=along, perm=TURNED, name=node.name))
-
-
-def plain(given: Any) -> Any:
-    """Return what coremltools is GIVEN without its variables."""
-    if isinstance(given, list | tuple):
-        return [*map(plain, given)]
-    return np.asarray(given.val).tolist() if hasattr(given, "val") else given
-
-
-def cubic_axes(
-    sizes: Sequence[int], wanted: Any, aligned: bool, factors: Any = None
-) -> list[list[Any]]:
-    """Return what an interpolation of SIZES, rows and columns, multiplies each by, as arithmetic.
-
-    Args:
-        sizes: before it.
-        wanted: after it; ``None`` where there are FACTORS.
-        aligned: whether the first and last ones stay where they are.
-        factors: by how much it makes them larger.
-
-    >>> cubic_axes([4, 4], None, False, [2.0, 1.5])
-    [['cubic', 8.0, 4.0, 0.5, 0.0], ['cubic', 6.0, 4.0, 0.6666666666666666, 0.0]]
-    """
-    found = []
-    for at, size in enumerate(sizes):
-        # coremltools hands factors on in float32: the shortest number that rounds to one is what a user wrote
-        factor = 1.0 if factors is None else float(str(np.float32(factors[at])))
-        after = int(size * factor) if wanted is None else wanted[at]
-        step = 1 / factor if wanted is None else size / after
-        step = (size - 1) / max(after - 1, 1) if aligned else step
-        found.append(["cubic", float(after), float(size), step, float(aligned)])
-    return found
-
-
-def cubic_parts(graph: Any) -> Iterator[Any]:
-    """Yield what GRAPH, an ``ExportedProgram``, multiplies by where it interpolates, as arithmetic."""
-    for node in graph.graph.nodes:
-        if node.target is BICUBIC:
-            yield from cubic_axes(node.args[0].meta["val"].shape[2:], *node.args[1:])
 
 
 def reciprocal(context: Any, node: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -15,9 +15,19 @@ import torch
 from ...errors import UnsupportedError, WeighbridgeError
 from ..captures.constants import UNREAD, unread
 from ..captures.described import recorded_of
+from ..captures.interpolated.graphs import MATRICES, SMOOTH, Choice, interpolated
 from ..captures.positional import bounded, bounds, in_precision, quiet, record_layers
 from ..captures.program_options import OPSET, ProgramOptions
-from ..captures.rewrites import RARE, distances, ends, log_sigmoid, median, median_of_all, of_all
+from ..captures.rewrites import (
+    RARE,
+    distances,
+    ends,
+    log_sigmoid,
+    median,
+    median_of_all,
+    of_all,
+    rrelu,
+)
 from ..captures.tracing import unused_left_out
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
@@ -44,7 +54,12 @@ REWRITES: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.log_sigmoid.default: log_sigmoid,
     ATEN.median.default: median_of_all,
     ATEN.median.dim: median,
+    ATEN.rrelu.default: rrelu,
 }
+# ONNX's without aliasing follows the sizes alone, and meets the ends where it is to.
+INTERPOLATED: Final[Mapping[Any, Choice]] = dict.fromkeys(
+    SMOOTH, lambda axes: any(it.aligned or it.step != it.before / it.after for it in axes)
+)
 TAKEN, GIVEN = (
     "weighbridge.in.",
     "weighbridge.out.",
@@ -102,11 +117,11 @@ def export_onnx(
     opset = opset_for(codes, options.opset, OPSET)
     require_place(target, () if codes else (module,), narrow=narrow, apart=apart)
     limits = bounds(signature, options.upper)
-    proto, unneeded = graph_of(module, signature, limits, options.precision, opset)
+    proto, unneeded, parts = graph_of(module, signature, limits, options.precision, opset)
     constants = constants_of(proto.graph)
     kept = keep_codes(proto, constants, codes, products=options.products) if codes else Kept()
     about = {"signature": asdict(bounded(signature, limits)), UNREAD: unneeded}
-    weights = sign(proto, (constants, kept), module, about)
+    weights = sign(proto, (constants, kept, parts), module, about)
     file = write(proto, target, apart=apart)
     return OnnxReport(
         path=file,
@@ -123,14 +138,15 @@ def graph_of(
     limits: Mapping[str, int],
     precision: str,
     opset: int,
-) -> tuple[Any, list[str]]:
+) -> tuple[Any, list[str], list[Any]]:
     """Return MODULE in PRECISION as an ONNX model whose sizes vary up to LIMITS, with its own names.
 
-    And the tensors of MODULE that no output depends on.
+    And the tensors of MODULE that no output depends on, and what it interpolates by.
     """
     step("recording the module")
     own, wrapper = in_precision(module, precision)
     graph = record_layers(any_length(own), own, signature, limits, torch.int64, wrapper)
+    graph = interpolated(graph, INTERPOLATED, "ONNX", by_size=True)
     step("writing the ONNX graph")
     proto = translated(graph, signature, opset)
     rename(proto.graph)
@@ -138,7 +154,7 @@ def graph_of(
     exact_tanh(proto.graph)
     if precision == "float16":
         plain_squares(proto.graph)
-    return proto, unread(graph)
+    return proto, unread(graph), graph.graph_module.meta[MATRICES]
 
 
 def rewritten(graph: Any) -> Any:
@@ -280,13 +296,13 @@ def constants_of(graph: Any) -> dict[str, Array]:
 
 def sign(
     proto: Any,
-    found: tuple[Mapping[str, Array], Kept],
+    found: tuple[Mapping[str, Array], Kept, Sequence[Any]],
     module: torch.nn.Module,
     about: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Write into PROTO what is to be said ABOUT it and which constant FOUND is what; return the latter."""
-    constants, kept = found
-    rows = recorded_of(constants, module, about[UNREAD])
+    constants, kept, parts = found
+    rows = recorded_of(constants, module, about[UNREAD], parts)
     manifest = {"version": 1, **about, **rows}
     manifest |= {CODES: kept.codes} if kept.codes else {}
     proto.metadata_props.append(

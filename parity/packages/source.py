@@ -75,8 +75,9 @@ class SourceTensors:
         """
         from ..reference.computed import computed_by
         from ..reference.float64 import constants_of
+        from ..reference.reference import narrow_module
 
-        module, _ = self._build("float16")
+        module = narrow_module(replace(self.model, adapter=None), "float16", probes)
         for way in ("float16", f"float16{CONSTANTS}"):
             with constants_of(way):
                 found = computed_by(module, self.model.signature, probes, sizes, "float16")

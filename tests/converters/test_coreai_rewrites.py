@@ -77,3 +77,35 @@ def test_what_core_ai_has_no_translation_for_passes_its_check(tmp_path, monkeypa
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["verdict"]["status"] == "PASS"
+
+
+LONG = """
+import torch
+from torch import nn
+
+
+class Long(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(1, 3, 3, padding=1)
+
+    def forward(self, x):
+        x = self.conv(x)
+        return {"sum": x.sum(-1), "mean": x.mean(-1), "var": x.var(-1), "all": x.mean()}
+
+
+def build():
+    torch.manual_seed(0)
+    return Long().eval()
+"""
+
+
+@pytest.mark.heavy
+def test_a_sum_along_one_long_axis_is_as_exact_as_that_of_torch(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "long_sums.py").write_text(LONG)
+    np.savez("inputs.npz", x=np.random.default_rng(0).normal(size=(2, 1, 16001)).astype(np.float32))
+    words = ("export", "coreai", "long_sums:build", "a.aimodel", "--inputs", "inputs.npz", "--json")
+    done = CliRunner().invoke(main, words)
+    assert json.loads(done.stdout)["verdict"]["status"] == "PASS", done.output

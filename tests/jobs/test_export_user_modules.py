@@ -120,7 +120,8 @@ class Small(nn.Module):  # what coremltools makes something else of, or stops at
             "logistic": functional.logsigmoid(4 * cat),
             "least": functional.threshold(cat, 0.1, -2.0),
             "around": functional.pad(cat, (2, 1), mode="circular"),
-            "sums": torch.logaddexp(cat, cat.flip(1)),
+            "sums": torch.logaddexp(cat, cat.flip(1)) + torch.logcumsumexp(cat, 1),
+            "leaky": functional.rrelu(cat),
         }
 
 

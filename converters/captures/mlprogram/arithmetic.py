@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...values import Array
+from ..interpolated.matrices import between, cubic, smooth
 
 INVERTED: Final = "_inversed_"  # in coremltools' name of a constant by which something was divided
 LEAST: Final = 2.0**-24  # the least magnitude in float16
@@ -33,35 +34,15 @@ def in_order(x: Array, *blocks: Array) -> Array:
     return np.concatenate([parts[int(block)] for block in blocks])
 
 
-def cubic(new: float, old: float, step: float, aligned: float) -> Array:
-    """Return how much each of NEW rows takes of each of OLD ones, by cubic convolution with a = -3/4.
-
-    Keys 1981, Cubic Convolution Interpolation for Digital Image Processing, equation 4. Rows beyond the ends are
-    those at the ends, and rows lie STEP apart: their centres, or their first ones on each other if ALIGNED.
-
-    >>> cubic(4, 2, 0.5, 0).tolist()[:2]
-    [[1.10546875, -0.10546875], [0.7734375, 0.2265625]]
-    """
-    rows, half = np.arange(int(new)), 0.0 if aligned else 0.5
-    places = (rows + half) * step - half
-    found = np.zeros((int(new), int(old)))
-    for offset in (-1, 0, 1, 2):
-        column = np.floor(places) + offset
-        d = np.abs(places - column)
-        near, far = (1.25 * d - 2.25) * d**2 + 1, -0.75 * (((d - 5) * d + 8) * d - 4)
-        taken = np.clip(column, 0, int(old) - 1).astype(int)
-        np.add.at(found, (rows, taken), np.where(d <= 1, near, far))
-    return found
-
-
 FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "_weight_norm": weight_norm,
     "abs": np.abs,
     "add": np.add,
+    "between": between,
     "cubic": cubic,
     "div": np.divide,
     "exp": np.exp,
-    "join": lambda axis, *parts: np.concatenate(parts, int(axis)),
+    "join": lambda axis, *parts: np.concatenate([*map(np.atleast_1d, parts)], int(axis)),
     "log": np.log,
     "mul": np.multiply,
     "neg": np.negative,
@@ -73,16 +54,18 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "rows": lambda x, start, stop: x[int(start) : int(stop)],
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "smooth": smooth,
     "sqrt": np.sqrt,
     "sub": np.subtract,
     "tanh": np.tanh,
+    "turned": np.transpose,
 }
 
 
 # The order of PyTorch's gates in recurrent operations; none where they are one.
 GATES: Final[Mapping[str, tuple[float, ...]]] = {"lstm": (0, 1, 3, 2), "rnn": ()}
 MOVES: Final = frozenset(
-    {"join", "order", "picked", "repeat", "rows"}
+    {"join", "order", "picked", "repeat", "rows", "turned"}
 )  # functions that make no new numbers
 ONCE: Final = frozenset({"add", "mul", "sub"})
 

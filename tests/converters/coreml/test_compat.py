@@ -74,6 +74,25 @@ class Windows(nn.Module):
         return windows.reshape(-1, 4, 4) * 2
 
 
+class Turned(nn.Module):
+    """A picture that is turned by what it shows, and moved."""
+
+    def forward(self, x):
+        angle = x.mean((1, 2, 3))[:, None, None]
+        turn = torch.eye(2, 3) + angle * torch.tensor([[0.0, 1.0, 0.2], [-1.0, 0.0, 0.1]])
+        places = nn.functional.affine_grid(turn, list(x.shape), align_corners=False)
+        return nn.functional.grid_sample(x, places + 0.01, align_corners=False)
+
+
+def test_a_picture_is_turned_as_torch_does(tmp_path):
+    port, path = Port("x", "float32", (2, 3, 6, 5), "series"), tmp_path / "turned.mlpackage"
+    signature = Signature((port,), (replace(port, name="y"),))
+    export_coreml(Turned(), signature, path, compute="float32")
+    x = torch.randn(2, 3, 6, 5)
+    found = load_program(path).run({"x": x.numpy()})["y"]
+    np.testing.assert_allclose(found, Turned()(x), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("module", [Pooled(), Windows()])
 def test_what_is_rewritten_for_sizes_that_vary_computes_the_same(module):
     x = torch.randn(2, 4, 4, 4)
