@@ -4,7 +4,8 @@
 ``python -m weighbridge.benchmarks.captures.gpu_steps --out gpu_steps.json bert t5 llama``
 
 The variants of a workload are processes of one command. They warm up beside each other, each with an
-empty cache of kernels, and are then timed one after the other. ``--tiny`` runs small sizes on the CPU.
+empty cache of kernels, and are then timed in turns, a block of updates each: what else the machine does
+meets all of them. ``--tiny`` runs small sizes on the CPU.
 
 Losses of the variants are to agree. Low-rank updates are added to outputs that are already rounded to bfloat16, where
 PyTorch and MLX lose what is below half a step, and torch.compile does not: it rounds after what it fuses with the sum
@@ -15,6 +16,7 @@ so adapters train at 1e-3.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import os
@@ -27,6 +29,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 VARIANTS = ("captured", "captured_plain", "by_hand", "torch", "torch_compile")
+TURNS, STEPS = 8, 4  # how often each is timed, and for how many updates
 RATES = {"bert": 1e-5, "t5": 1e-3, "llama": 1e-3}  # learning rates, by workload
 
 
@@ -146,7 +149,7 @@ def kernels(run, finish):
 
 
 def one(name, variant, tiny, folder):
-    """Warm up, wait for the others, be timed, and print a report."""
+    """Warm up, time a block of updates whenever a line is read, and write a report at the end."""
     report = {"workload": name, "variant": variant}
     make = torch_step if variant.startswith("torch") else mlx_step
     begun = time.perf_counter()
@@ -156,17 +159,10 @@ def one(name, variant, tiny, folder):
     report["warm_up_s"] = round(time.perf_counter() - begun, 1)
     report["warm_up_cpu_s"] = round(time.process_time(), 1)
     (folder / f"{variant}.ready").touch()
-    while not (folder / f"{variant}.go").exists():
-        time.sleep(0.02)
-    blocks, steps = (3, 1) if tiny else (8, 4)
-    finish(run())
     times = []
-    for _ in range(blocks):
-        started = time.perf_counter()
-        for _ in range(steps):
-            last = run()
-        finish(last)
-        times.append((time.perf_counter() - started) / steps)
+    for _ in sys.stdin:
+        times.append(block(run, finish, 1 if tiny else STEPS))
+        print("timed", flush=True)
     report["step_ms"] = round(median(times) * 1e3, 2)
     report["step_ms_range"] = [round(min(times) * 1e3, 2), round(max(times) * 1e3, 2)]
     report["peak_gb"] = round(report["peak_gb"](), 2)
@@ -178,26 +174,21 @@ def one(name, variant, tiny, folder):
     (folder / f"{variant}.json").write_text(json.dumps(report))
 
 
+def block(run, finish, steps):
+    """Return the seconds of one of so many updates, after one that is not timed."""
+    finish(run())
+    started = time.perf_counter()
+    for _ in range(steps):
+        last = run()
+    finish(last)
+    return (time.perf_counter() - started) / steps
+
+
 def measure(name, variants, tiny, patience):
-    """Run VARIANTS of a workload beside each other until warm, then one after the other."""
+    """Run VARIANTS of a workload beside each other until warm, then in turns."""
     with TemporaryDirectory() as place:
-        folder, running = Path(place), {}
-        for variant in variants:
-            own = folder / variant
-            own.mkdir()
-            environment = {**os.environ, "MLX_PTX_CACHE_DIR": str(own), "OMP_NUM_THREADS": "4"}
-            environment["TORCHINDUCTOR_CACHE_DIR"] = str(own / "inductor")
-            command = [
-                sys.executable,
-                "-m",
-                __spec__.name,
-                name,
-                "--one",
-                variant,
-                "--folder",
-                place,
-            ]
-            running[variant] = subprocess.Popen(command + ["--tiny"] * tiny, env=environment)
+        folder = Path(place)
+        running = {it: started(name, it, tiny, folder) for it in variants}
         end = time.monotonic() + patience
         waiting = set(variants)
         while waiting and time.monotonic() < end:
@@ -207,26 +198,39 @@ def measure(name, variants, tiny, patience):
                 if not (folder / f"{v}.ready").exists() and running[v].poll() is None
             }
             time.sleep(0.1)
+        warm = {it: running[it] for it in variants if (folder / f"{it}.ready").exists()}
+        for _ in range(TURNS):
+            for process in warm.values():
+                process.stdin.write("block\n")
+                process.stdin.flush()
+                process.stdout.readline()
         reports = []
         for variant in variants:
-            reports.append(timed(folder, variant, running[variant]))
+            reports.append(report_of(folder, variant, running[variant], variant in warm))
             print(json.dumps({k: v for k, v in reports[-1].items() if k != "kernels"}), flush=True)
         return reports
 
 
-def timed(folder, variant, process):
-    """Let a process that is warm be timed; return its report."""
-    failed = {"variant": variant, "failed": True}
-    if not (folder / f"{variant}.ready").exists():
-        process.kill()
-        return failed
-    (folder / f"{variant}.go").touch()
-    try:
-        process.wait(60)
-    except subprocess.TimeoutExpired:
-        process.kill()
+def started(name, variant, tiny, folder):
+    """Return the process of a variant, with an empty cache of kernels."""
+    own = folder / variant
+    own.mkdir()
+    environment = {**os.environ, "MLX_PTX_CACHE_DIR": str(own), "OMP_NUM_THREADS": "4"}
+    environment["TORCHINDUCTOR_CACHE_DIR"] = str(own / "inductor")
+    command = [sys.executable, "-m", __spec__.name, name, "--one", variant, "--folder", str(folder)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command + ["--tiny"] * tiny, env=environment, **pipes)
+
+
+def report_of(folder, variant, process, warm):
+    """Let a process profile its kernels and end; return its report."""
+    if warm:
+        process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(60)
+    process.kill()
     place = folder / f"{variant}.json"
-    return json.loads(place.read_text()) if place.exists() else failed
+    return json.loads(place.read_text()) if place.exists() else {"variant": variant, "failed": True}
 
 
 def device(tiny):

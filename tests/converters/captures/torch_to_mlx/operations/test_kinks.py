@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import math
 
+import mlx.core as mx
 import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
+
+from weighbridge.converters.captures.torch_to_mlx.dtypes import to_mlx
+from weighbridge.converters.captures.torch_to_mlx.operations.elementwise.kinks import relu
 
 INF, NAN = math.inf, math.nan
 
@@ -231,3 +236,10 @@ KINKS = {
 @pytest.mark.parametrize("theme", KINKS)
 def test_gradients_at_kinks_and_ties_are_those_of_torch(agree, theme):
     agree(KINKS[theme], rtol=4e-6)
+
+
+def test_the_gradient_of_relu_fills_no_memory_with_zeros_first():
+    x, drawn = to_mlx(BOUNDS.bfloat16()), io.StringIO()
+    mx.export_to_dot(drawn, mx.grad(lambda x: mx.sum(relu(x)))(x))
+    assert '"Select"' in drawn.getvalue()
+    assert '"Full"' not in drawn.getvalue()
