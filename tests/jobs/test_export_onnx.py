@@ -328,7 +328,7 @@ def test_a_dry_run_writes_nothing(exported, tmp_path):
         (("export", "onnx", "{source}", "{folder}/a.onnx", "--external-data"), "leave .onnx out"),
         (
             ("convert", "mlx-to-torch", "{file}", "{folder}/a"),
-            "did you mean weighbridge convert onnx-to-torch",
+            "or weighbridge convert onnx-to-torch",
         ),
         (("export", "onnx", "{source}", "{folder}/a.onnx", "--upper", "b=3"), "no dimension b"),
         (

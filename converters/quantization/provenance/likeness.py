@@ -17,7 +17,6 @@ from ..codebooks import CODES, GLOBAL, SCALES
 from ..mlx import Dtype, Parts, by_mlx, dequantize, quantize, row_blocks
 from ..packing import unpack
 from ..scheme import Scheme
-from ..search import encode
 from ..view import Dequantized
 from .scaling import Blocks, Fit, Vector, fit
 
@@ -112,6 +111,8 @@ class Pair:
         """Whether it is, byte for byte, what ``weighbridge quantize`` makes of the dense weight."""
         if self._scales:
             return False
+        from ..search import encode  # compiled with numba, which the core does without
+
         values = self.original.astype(np.float32)
         return self.requantized(encode(values, self.scheme, self.dtype))
 
