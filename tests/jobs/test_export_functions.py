@@ -144,6 +144,11 @@ class Ranked(nn.Module):
         return torch.quantile(x, 0.3, dim=-1)
 
 
+class Drawn(nn.Module):
+    def forward(self, x):
+        return torch.rrelu(x, training=True)
+
+
 class Wide(nn.Module):
     def forward(self, x):
         if x.dtype == torch.float16 and not torch.compiler.is_exporting():
@@ -169,6 +174,7 @@ def tanh(): return seeded(Tanh)
 def gated(): return seeded(Gated)
 def scaled(): return seeded(Scaled)
 def distances(): return seeded(Distances)
+def drawn(): return seeded(Drawn)
 def wide(): return seeded(Wide)
 def almost(): return seeded(Almost)
 def by_hand(): return seeded(ByHand)
@@ -253,6 +259,18 @@ def test_a_module_that_pytorch_cannot_run_in_float16_is_exported_and_unverified(
     assert status == "unverified"
     assert "in float16 does not run" in detail
     assert "float16 is too narrow for this" in detail
+
+
+@pytest.mark.parametrize(
+    ("kind", "target"), [("coreml", "a.mlpackage"), ("onnx", "a.onnx"), ("coreai", "a.aimodel")]
+)
+def test_slopes_that_are_drawn_are_refused_by_name(invoke, kind, target, tmp_path):
+    if kind == "coreai":
+        pytest.importorskip("coreai_torch")
+    result = invoke("export", kind, "by_functions:drawn", target)
+    assert result.exit_code == 3, result.output
+    assert "rrelu draws its slopes in training: call it with training=False" in result.output
+    assert not (tmp_path / target).exists()
 
 
 def test_another_integer_differs(invoke):
