@@ -1,4 +1,4 @@
-# ruff: noqa: D103, PLR0915 - one process, told from top to bottom
+# ruff: noqa: D103 - one process, told from top to bottom
 """Training steps on one NVIDIA GPU: captured, written by hand for MLX, torch eager and torch.compile.
 
 ``python -m weighbridge.benchmarks.captures.gpu_steps --out gpu_steps.json bert t5 llama``
@@ -33,46 +33,65 @@ TURNS, STEPS = 8, 4  # how often each is timed, and for how many updates
 RATES = {"bert": 1e-5, "t5": 1e-3, "llama": 1e-3}  # learning rates, by workload
 
 
+def by_hand(name, workload, narrow):
+    """Return the model of a workload as somebody writes it for MLX, in the dtype NARROW."""
+    from mlx.utils import tree_flatten, tree_map
+
+    from weighbridge.converters.captures.torch_to_mlx.dtypes import to_mlx
+
+    from .by_hand import BY_HAND
+
+    model = BY_HAND[name](workload.module.model.config)
+    state = {key: to_mlx(value) for key, value in workload.module.state_dict().items()}
+    wanted = dict(tree_flatten(model.parameters()))
+    model.load_weights([(key, state.get(key, wanted[key])) for key in wanted])
+    model.update(tree_map(lambda a: a.astype(narrow), model.parameters()))
+    if workload.adapted:
+        model.freeze()
+        model.apply_to_modules(lambda _, m: m.unfreeze(keys=["lora_a", "lora_b"], recurse=False))
+    return model
+
+
+def captured(workload, passes, narrow, report):
+    """Return the module of a workload captured, with adapters where it has them."""
+    from mlx.utils import tree_map
+
+    from weighbridge.converters.captures import AdapterSpec, capture
+
+    from .workloads import RANK, SCALE, adapted_layers
+
+    begun = time.perf_counter()
+    model = capture(workload.module, inputs=workload.inputs, passes=passes)
+    report["capture_s"] = round(time.perf_counter() - begun, 2)
+    report["steps_of_the_graph"] = len(model.recording.graph.steps)
+    layers = adapted_layers(workload)
+    if layers:
+        model.insert_adapters({f"{path}.weight": AdapterSpec(RANK, SCALE) for path in layers})
+        # They are made in float32; the other variants train factors of the model's dtype.
+        model.update(tree_map(lambda a: a.astype(narrow), model.trainable_parameters()))
+    return model
+
+
 def mlx_step(name, variant, tiny, report):
     """Return a function that makes one update in MLX, and one that waits for its loss."""
     import mlx.core as mx
     import torch
     from mlx import nn
     from mlx.optimizers import AdamW
-    from mlx.utils import tree_flatten, tree_map
 
-    from weighbridge.converters.captures import AdapterSpec, capture
     from weighbridge.converters.captures.torch_to_mlx.dtypes import to_mlx
 
-    from .by_hand import BY_HAND
-    from .workloads import RANK, SCALE, adapted_layers, made
+    from .workloads import made
 
     dtype, narrow = (torch.float32, mx.float32) if tiny else (torch.bfloat16, mx.bfloat16)
     workload = made(name, tiny, dtype)
     inputs = {key: to_mlx(value) for key, value in workload.inputs.items()}
-    begun = time.perf_counter()
-    if variant == "by_hand":
-        model = BY_HAND[name](workload.module.model.config)
-        state = {key: to_mlx(value) for key, value in workload.module.state_dict().items()}
-        wanted = dict(tree_flatten(model.parameters()))
-        model.load_weights([(key, state.get(key, wanted[key])) for key in wanted])
-        model.update(tree_map(lambda a: a.astype(narrow), model.parameters()))
-        if workload.adapted:
-            model.freeze()
-            model.apply_to_modules(
-                lambda _, m: m.unfreeze(keys=["lora_a", "lora_b"], recurse=False)
-            )
-    else:
-        chosen = () if variant == "captured_plain" else None
-        model = capture(workload.module, inputs=workload.inputs, passes=chosen)
-        report["capture_s"] = round(time.perf_counter() - begun, 2)
-        report["steps_of_the_graph"] = len(model.recording.graph.steps)
-        layers = adapted_layers(workload)
-        if layers:
-            model.insert_adapters({f"{path}.weight": AdapterSpec(RANK, SCALE) for path in layers})
-            # They are made in float32; the other variants train factors of the model's dtype.
-            factors = tree_map(lambda a: a.astype(narrow), model.trainable_parameters())
-            model.update(factors)
+    passes = () if variant == "captured_plain" else None
+    model = (
+        by_hand(name, workload, narrow)
+        if variant == "by_hand"
+        else captured(workload, passes, narrow, report)
+    )
     del workload
     gc.collect()
     mx.eval(model.parameters())
