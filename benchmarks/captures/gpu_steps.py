@@ -86,12 +86,10 @@ def mlx_step(name, variant, tiny, report):
     dtype, narrow = (torch.float32, mx.float32) if tiny else (torch.bfloat16, mx.bfloat16)
     workload = made(name, tiny, dtype)
     inputs = {key: to_mlx(value) for key, value in workload.inputs.items()}
-    passes = () if variant == "captured_plain" else None
-    model = (
-        by_hand(name, workload, narrow)
-        if variant == "by_hand"
-        else captured(workload, passes, narrow, report)
-    )
+    if variant == "by_hand":
+        model = by_hand(name, workload, narrow)
+    else:
+        model = captured(workload, () if variant == "captured_plain" else None, narrow, report)
     del workload
     gc.collect()
     mx.eval(model.parameters())

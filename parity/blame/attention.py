@@ -92,7 +92,7 @@ def exchanged(it: Observation) -> str | None:
 
 
 def heads_apart(it: Observation) -> str | None:
-    """Heads that are not laid side by side before the output projection."""
+    """Heads that are not put side by side before the output projection."""
     core = find_core(it)
     if core is None or not it.accounts(*it.pair, it.rows(core.mixed().reshape(it.wanted.shape))):
         return None
