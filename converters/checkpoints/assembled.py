@@ -10,7 +10,7 @@ from ..common.dtypes import CODE, NUMPY
 from ..values import Array
 from .base import Checkpoint, Header
 from .derived import Derived
-from .formats.ranges import chunks, gather
+from .formats.ranges import chunks, fresh, gather
 
 Rows = Callable[[slice], Iterable[Array]]
 
@@ -84,13 +84,15 @@ def computed(header: Header, rows: Rows) -> Source:
     return Source(header, stream)
 
 
-def read_rows(checkpoint: Checkpoint, name: str, rows: slice) -> Array:
-    """Return ROWS of tensor NAME, all axes but the last taken as one."""
+def read_rows(
+    checkpoint: Checkpoint, name: str, rows: slice, place: Callable[[int], Array] = fresh
+) -> Array:
+    """Return ROWS of tensor NAME, all axes but the last taken as one, in the array that PLACE gives."""
     header = checkpoint.headers[name]
     dtype = NUMPY[header.dtype]
     width = header.shape[-1] * dtype.itemsize
     start, stop = rows.start * width, min(rows.stop * width, header.nbytes)
-    data = gather(checkpoint.stream(name, start, stop), stop - start)
+    data = gather(checkpoint.stream(name, start, stop), stop - start, place)
     return data.view(dtype).reshape(-1, header.shape[-1])
 
 

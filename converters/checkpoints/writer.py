@@ -13,7 +13,7 @@ import numpy as np
 import xxhash
 
 from ..common.dtypes import NUMPY
-from ..common.system import reserve, writing
+from ..common.system import reserve, write_all, writing
 from ..values import Array
 from .base import CHUNK, Header
 from .formats.ranges import BUFFERS, chunks
@@ -119,7 +119,7 @@ class Writer:
             with path.open("r+b", buffering=0) as file:
                 reserve(file.fileno(), shard.size)  # also twice as fast to fill, measured on ext4
                 file.truncate(shard.size)
-                _write_all(file, memoryview(shard.header))
+                write_all(file, memoryview(shard.header))
 
     def _check_space(self) -> None:
         paths = [self.folder / shard.file for shard in self._shards]
@@ -148,17 +148,10 @@ def _copy(
             break
         digest.update(piece)
         with writing(path):  # not around the loop: PIECES may fail to be read
-            _write_all(file, piece)
+            write_all(file, piece)
     if position != place.end:
         raise ValueError(f"{name}: {place.header} takes {place.header.nbytes} bytes, not what came")
     return f"xxh3:{digest.hexdigest()}"
-
-
-def _write_all(file: IO[bytes], piece: memoryview) -> None:
-    """Write PIECE to FILE; the system may take less than it is given."""
-    done = 0
-    while done < len(piece):
-        done += file.write(piece[done:])
 
 
 def _digest_of(file: IO[bytes], place: Place) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from ..checkpoints import Checkpoint
 from ..checkpoints.assembled import read_rows
 from ..quantization import Blocks, Dequantized
+from ..quantization.workspace import Room
 from ..values import Array
 from .rules import Rule, Wanted
 
@@ -28,7 +29,8 @@ def quantized(source: Checkpoint, name: str) -> bool:
 def made_rows(source: Checkpoint, name: str, rule: Rule, wanted: Wanted) -> Iterator[Rows]:
     """Yield what RULE makes of tensor NAME of SOURCE, rows in their order, a few at a time.
 
-    Those of a quantized weight come as codes, others in their own dtype, shape ``(rows, columns)``.
+    Those of a quantized weight come as codes, others in their own dtype, shape ``(rows, columns)``. They
+    are valid until the next ones are asked for.
     """
     shape = source.headers[name].shape
     if len(shape) < 2 or not rule.moves_rows:  # a vector is no rows
@@ -36,9 +38,9 @@ def made_rows(source: Checkpoint, name: str, rule: Rule, wanted: Wanted) -> Iter
         rows = made.reshape(-1, made.shape[-1])
         yield from (rows[block] for block in _blocks(len(rows), rows.shape[1], BLOCK))
         return
-    numbers = rule.rows_of(shape, wanted)
+    numbers, room = rule.rows_of(shape, wanted), Room()
     for block in _blocks(len(numbers), shape[-1], CODES):
-        yield rows_of(source, name, numbers[block])
+        yield rows_of(source, name, numbers[block], room)
 
 
 def sample(
@@ -58,13 +60,13 @@ def sample(
     numbers, some = rule.rows_of(shape, wanted), max(2, SAMPLE // shape[-1])
     for start in sorted({0, len(numbers) // 2}):
         block = slice(start, min(start + some, len(numbers)))
-        yield block, dense(rows_of(source, name, numbers[block]))
+        yield block, dense(rows_of(source, name, numbers[block], Room()))
 
 
-def rows_of(source: Checkpoint, name: str, numbers: Array) -> Rows:
-    """Return the rows NUMBERS, which lie close together, of tensor NAME of SOURCE."""
+def rows_of(source: Checkpoint, name: str, numbers: Array, room: Room) -> Rows:
+    """Return the rows NUMBERS, which lie close together, of tensor NAME of SOURCE; they may lie in ROOM."""
     first, last = int(numbers.min()), int(numbers.max()) + 1
-    found = _read(source, name, slice(first, last))
+    found = _read(source, name, slice(first, last), room)
     if np.array_equal(numbers, np.arange(first, last)):
         return found
     picked = numbers - first
@@ -80,21 +82,10 @@ def dense(rows: Rows) -> Array:
     return rows.astype(np.float32, copy=False)
 
 
-def _read(source: Checkpoint, name: str, rows: slice) -> Rows:
+def _read(source: Checkpoint, name: str, rows: slice, room: Room) -> Rows:
     if isinstance(source, Dequantized) and name in source.schemes:
-        return _codes(source, name, rows)
-    return read_rows(source, name, rows)
-
-
-def _codes(source: Dequantized, name: str, rows: slice) -> Blocks:
-    names = dict(source.part_names(name))
-    once = names.pop("global_scale", None)
-    parts = {part: read_rows(source.raw, full, rows) for part, full in names.items()}
-    if once:  # of each expert
-        factors = source.raw.read(once).reshape(-1)
-        each = count(source.headers[name].shape) // len(factors)
-        parts["global_scale"] = factors[np.arange(rows.start, rows.stop) // each]
-    return Blocks(parts, source.schemes[name])
+        return Blocks(source.part_rows(name, rows, room), source.schemes[name])
+    return read_rows(source, name, rows, room.place("rows"))
 
 
 def _blocks(rows: int, columns: int, size: int) -> Iterator[slice]:

@@ -9,12 +9,12 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
-from typing import IO, Final
+from typing import Final
 
 from ...errors import MismatchError
 from ..checkpoints import Checkpoint
 from ..checkpoints.workers import Workers
-from ..common.system import reserve, writing
+from ..common.system import reserve, write_all, writing
 from ..quantization import Blocks
 from ..quantization.workspace import Room
 from .blocks import encoded
@@ -48,7 +48,8 @@ def write(path: Path, plan: Plan, source: Checkpoint, advance: Advance = lambda 
         with file:
             file.seek(places[name])
             for piece in contents(name, plan.made[name], plan, source, problems):
-                put(file, piece, path)
+                with writing(path):
+                    write_all(file, piece)
                 with counting:
                     advance(len(piece))
 
@@ -65,14 +66,6 @@ def offsets(plan: Plan, begin: int) -> tuple[dict[str, int], int]:
         found[name] = at + -at % alignment
         at = found[name] + made.stored.nbytes
     return found, at + -at % alignment
-
-
-def put(file: IO[bytes], data: memoryview, path: Path) -> None:
-    """Write DATA to the unbuffered FILE at PATH; the system may take less than it is given."""
-    done = 0
-    with writing(path):
-        while done < len(data):
-            done += file.write(data[done:])
 
 
 def header(plan: Plan) -> bytes:

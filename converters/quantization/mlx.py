@@ -63,7 +63,8 @@ def dequantize(parts: Parts, scheme: Scheme, room: Room | None = None) -> NDArra
     room = room or Room()
     values = room("values", (len(words), columns), np.float32)
     for rows in row_blocks(len(words), columns):
-        codes = unpack(words[rows], scheme.bits).reshape(-1, scales.shape[-1], scheme.group_size)
+        codes = unpack(words[rows], scheme.bits, room)
+        codes = codes.reshape(-1, scales.shape[-1], scheme.group_size)
         block = values[rows].reshape(codes.shape)
         if biases is not None:
             _affine(codes, scales[rows], biases[rows], block, room)

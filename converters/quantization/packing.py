@@ -5,33 +5,60 @@ MLX packs every width this way (`mlx/backend/cpu/quantized.cpp`); eight codes of
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..values import Array
+from .workspace import Room
 
 Codes = NDArray[np.uint8]
 OCTET: Final = 8  # codes that fill whole bytes, whatever their width
 
 
-def unpack(words: Array, bits: int) -> Codes:
+def unpack(words: Array, bits: int, room: Room | None = None) -> Codes:
     """Return the codes in WORDS, shape ``(..., words)`` uint32, as uint8 ``(..., words * 32 / bits)``.
+
+    They lie in ROOM, if there is one, where it is not WORDS itself that is returned (8 bits).
 
     >>> unpack(np.array([0x76543210], np.uint32), 4).tolist()
     [0, 1, 2, 3, 4, 5, 6, 7]
     """
     packed = np.ascontiguousarray(words, "<u4").view(np.uint8)
-    lead, columns = packed.shape[:-1], packed.shape[-1] * OCTET // bits
-    if OCTET % bits == 0:  # codes do not cross bytes
-        apart: Array = np.take(_codes_of_bytes(bits), packed).view(np.uint8)
+    *lead, nbytes = packed.shape
+    codes = packed if bits == OCTET else _unpacked(packed.reshape(-1), bits, room or Room())
+    return codes.reshape(*lead, nbytes * OCTET // bits)
+
+
+def _unpacked(packed: Codes, bits: int, room: Room) -> Codes:
+    """Return the codes of BITS in the bytes PACKED; undoes the steps of :func:`pack_pairs`."""
+    nbytes = 1 if OCTET % bits == 0 else bits  # the fewest that whole codes fill
+    count = nbytes * OCTET // bits
+    wide = room("codes", (packed.size // nbytes,), f"<u{count}")
+    if nbytes == 1:
+        np.copyto(wide, packed)
     else:
-        wide = np.zeros((*lead, columns // OCTET, OCTET), np.uint8)
-        wide[..., :bits] = packed.reshape(*lead, columns // OCTET, bits)
-        apart = (wide.view("<u8") >> _places(bits)) & np.uint64((1 << bits) - 1)
-    return apart.astype(np.uint8, copy=False).reshape(*lead, columns)
+        target, source = wide.view(np.uint8).reshape(-1, count), packed.reshape(-1, nbytes)
+        for byte in range(nbytes):
+            target[:, byte] = source[:, byte]
+    while count > 1:
+        count //= 2
+        _apart(wide, count * bits, count * OCTET, room("moved", wide.shape, wide.dtype))
+    return wide.view(np.uint8)
+
+
+def _apart(packed: NDArray[Any], used: int, width: int, moved: NDArray[Any]) -> None:
+    """Move the second part of USED bits in every two of PACKED to WIDTH bits; undoes ``_closer``.
+
+    What lies above both parts goes. MOVED is room for as many numbers.
+    """
+    first = _firsts(packed.dtype, used, width)
+    kind = packed.dtype.type
+    np.left_shift(packed, kind(width - used), out=moved)
+    moved &= kind(first << width)
+    packed &= kind(first)
+    packed |= moved
 
 
 def pack(codes: Array, bits: int) -> NDArray[np.uint32]:
@@ -80,12 +107,16 @@ def pack_pairs(first: Codes, second: Codes, bits: int) -> NDArray[Any]:
 def _closer(packed: NDArray[Any], used: int, width: int) -> NDArray[Any]:
     """Return PACKED with the second of every two parts of WIDTH bits moved to the first, of USED bits."""
     kind = packed.dtype.type
-    places = range(0, 8 * packed.itemsize, 2 * width)
-    first = sum(((1 << used) - 1) << place for place in places)
+    first = _firsts(packed.dtype, used, width)
     moved: NDArray[Any] = packed >> kind(width - used)
     moved &= kind(first << used)
     moved |= packed & kind(first)
     return moved
+
+
+def _firsts(dtype: np.dtype[Any], used: int, width: int) -> int:
+    """Return a number of DTYPE that has the lowest USED bits of the first of every two parts of WIDTH."""
+    return sum(((1 << used) - 1) << place for place in range(0, 8 * dtype.itemsize, 2 * width))
 
 
 def without_gaps(packed: NDArray[Any], bits: int) -> NDArray[np.uint32]:
@@ -120,17 +151,3 @@ def pack_columns(codes: Codes, bits: int) -> NDArray[np.uint32]:
         joined |= octets[:, place].astype("<u8")
     wide = np.ascontiguousarray(joined.T).view(np.uint8).reshape(rows, columns // OCTET, OCTET)
     return np.ascontiguousarray(wide[..., :bits]).reshape(rows, -1).view("<u4")
-
-
-@cache
-def _codes_of_bytes(bits: int) -> NDArray[Any]:
-    """Return the codes of every byte as the bytes of one number: looked up, they come ten times as fast."""
-    shifts = np.arange(0, OCTET, bits, dtype=np.uint8)
-    codes = (np.arange(256, dtype=np.uint8)[:, None] >> shifts) & np.uint8((1 << bits) - 1)
-    found: NDArray[Any] = codes.view(f"<u{len(shifts)}")[:, 0]
-    return found
-
-
-def _places(bits: int) -> NDArray[Any]:
-    """Return where each of eight codes begins, in bits."""
-    return np.arange(OCTET, dtype=np.uint64) * np.uint64(bits)

@@ -84,21 +84,32 @@ def _cut(values: Float64, room: Room) -> Array:
 def _half(values: NDArray[np.float32], room: Room) -> Array:
     """Return VALUES in float16, on their bits as in :func:`_cut`; numpy takes four times as long.
 
-    Numbers that are subnormal or infinite in float16, zeros and NaN are left to numpy.
+    Numbers that are subnormal or infinite in float16, and NaN, are left to numpy.
     """
     bits, shape = values.view(np.uint32), values.shape
     sizes = np.bitwise_and(bits, SIZE, out=room("sizes", shape, np.uint32))
-    odd = np.flatnonzero((sizes - SMALL) >= INFINITE - SMALL)  # what is smaller wraps around
+    rounded = room("bits", shape, np.uint32)
+    odd = _odd(sizes, rounded)
     if odd.size > sizes.size // 4:
         return room.copy("rounded", values, HALF)
-    rounded = np.right_shift(sizes, GONE, out=room("bits", shape, np.uint32))
+    np.right_shift(sizes, GONE, out=rounded)
     rounded &= np.uint32(1)
     rounded += sizes
+    np.maximum(rounded, MOVED, out=rounded)  # zero stays zero
     rounded -= MOVED
     rounded >>= GONE
     sizes ^= bits
     sizes >>= np.uint32(16)
     rounded |= sizes
     made = room.copy("rounded", rounded, np.uint16).view(np.float16)
-    made.reshape(-1)[odd] = values.reshape(-1)[odd]
+    if odd.size:
+        made.reshape(-1)[odd] = values.reshape(-1)[odd]
     return made
+
+
+def _odd(sizes: NDArray[np.uint32], less: NDArray[np.uint32]) -> NDArray[np.intp]:
+    """Return where numbers with the bits SIZES are subnormal or infinite in float16; LESS is room for as many."""
+    np.subtract(sizes, np.uint32(1), out=less)  # of zero the largest
+    if less.min(initial=SMALL) >= SMALL - 1 and sizes.max(initial=0) < INFINITE:
+        return np.empty(0, np.intp)
+    return np.flatnonzero((less < SMALL - 1) | (sizes >= INFINITE))

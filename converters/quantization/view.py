@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from ...errors import BadInputError, MismatchError, UnsupportedError
 from ..checkpoints import Checkpoint, Header
+from ..checkpoints.assembled import read_rows
 from ..checkpoints.derived import Derived
-from ..checkpoints.formats.ranges import chunks, gather
+from ..checkpoints.formats.ranges import chunks, fresh
 from ..common.dtypes import FLOATS, NUMPY, largest
 from ..values import Array
 from .mlx import SUFFIX, Parts, dequantize, layout, row_blocks, stem
@@ -112,6 +113,24 @@ class Dequantized(Derived):
         """Return the stored names of the parts of the weight NAME, by part."""
         return self._names[name]
 
+    def part_rows(self, name: str, rows: slice, room: Room | None = None) -> Parts:
+        """Return ROWS of the weight NAME as stored, by part; all axes but the last are taken as one.
+
+        A global scale comes for each row. What is read lies in ROOM if there is one.
+        """
+        names = dict(self._names[name])
+        once = names.pop("global_scale", None)
+        parts = {
+            part: read_rows(self.raw, full, rows, room.place(part) if room else fresh)
+            for part, full in names.items()
+        }
+        if once:  # of each expert
+            factors = self.raw.read(once).reshape(-1)
+            count = math.prod(self.headers[name].shape[:-1])
+            numbers = np.arange(rows.start, min(rows.stop, count))
+            parts["global_scale"] = factors[numbers // (count // len(factors))]
+        return parts
+
     def read(self, name: str) -> Array:
         """Return tensor NAME; a quantized weight at its canonical value.
 
@@ -144,14 +163,13 @@ class Dequantized(Derived):
         *lead, columns = self.headers[name].shape
         count = math.prod(lead)
         for rows in row_blocks(count, columns):
-            parts = self._part_rows(name, rows, count)
+            parts = self.part_rows(name, rows)
             exact = dequantize(parts, self._stored[name])
             yield parts, exact, self._rounded(name, exact)
 
     def _dense_rows(self, name: str, rows: slice, room: Room) -> Array:
         """Return ROWS of the weight NAME, all axes but the last taken as one; they lie in ROOM."""
-        count = math.prod(self.headers[name].shape[:-1])
-        parts = self._part_rows(name, rows, count)
+        parts = self.part_rows(name, rows, room)
         return self._rounded(name, dequantize(parts, self._stored[name], room), room)
 
     def _rounded(self, name: str, values: NDArray[np.float32], room: Room | None = None) -> Array:
@@ -164,23 +182,6 @@ class Dequantized(Derived):
                 f"{name} holds numbers beyond {dtype}; dequantize to a wider dtype"
             )
         return rounded.astype(NUMPY[self.headers[name].dtype], copy=False)
-
-    def _part_rows(self, name: str, rows: slice, count: int) -> Parts:
-        names = dict(self._names[name])
-        once = names.pop("global_scale", None)
-        parts = {part: self._raw_rows(full, rows) for part, full in names.items()}
-        if once:
-            scale = self.raw.read(once).reshape(-1)
-            parts["global_scale"] = np.repeat(scale, count // len(scale))[rows]
-        return parts
-
-    def _raw_rows(self, name: str, rows: slice) -> Array:
-        header = self.raw.headers[name]
-        dtype = NUMPY[header.dtype]
-        width = header.shape[-1] * dtype.itemsize
-        start, stop = rows.start * width, min(rows.stop * width, header.nbytes)
-        data = gather(self.raw.stream(name, start, stop), stop - start)
-        return data.view(dtype).reshape(-1, header.shape[-1])
 
 
 def _covering(start: int, stop: int, width: int, columns: int) -> Iterator[slice]:

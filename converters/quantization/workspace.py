@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -28,6 +29,10 @@ class Room:
         if key not in self._arrays or self._arrays[key].size < size:
             self._arrays[key] = np.empty(size, dtype)
         return self._arrays[key][:size].reshape(shape)
+
+    def place(self, name: str) -> Callable[[int], Array]:
+        """Return what gives the array of bytes called NAME, of any length."""
+        return lambda nbytes: self(name, (nbytes,), np.uint8)
 
     def copy(self, name: str, array: Array, dtype: Any) -> Array:
         """Return ARRAY in another dtype, as the array called NAME."""

@@ -1,9 +1,10 @@
 """The record of a result: which files Weighbridge wrote, so that ``--force`` replaces nothing else.
 
 A directory carries its record inside, under ``files`` of ``weighbridge.json``; a file, a Core ML
-package or a Core AI asset has it beside itself, in ``NAME.weighbridge.json``. Every file is listed with its size and
-the xxh3 hash of its bytes. Of a weights file the header is hashed, and its tensors are held against
-the hashes that the conversion has recorded: so large files are not read once more to be recorded.
+package or a Core AI asset has it beside itself, in ``NAME.weighbridge.json``. Every file is listed with
+its size and the xxh3 hash of its bytes, a large one with that of the hashes of its parts. Of a weights
+file the header is hashed, and its tensors are held against the hashes that the conversion has recorded:
+so such files are not read once more to be recorded.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import xxhash
 from ...errors import BadInputError, WeighbridgeError
 from ..checkpoints.base import CHUNK
 from ..checkpoints.formats.safetensors import Place, read_places
+from ..checkpoints.workers import Workers
 from ..documents import RECORD as RECORD_FILE
 from ..documents import read_object
 
@@ -36,6 +38,8 @@ KINDS: Final = {
 }
 SINGLE: Final = frozenset({"gguf", "map", "onnx"})  # kinds that are one file
 BESIDE: Final = SINGLE | {"package", "asset"}  # kinds whose record lies beside them
+PART: Final = 1 << 28  # bytes of a large file that are hashed by one thread
+IN_PARTS: Final = "xxh3/256M:"  # begins the hash of a larger file
 GROWING: Final = frozenset({"run"})  # kinds that are written to after they appear
 IGNORED: Final = frozenset({".DS_Store"})  # Finder's, made again wherever it looks
 
@@ -153,7 +157,7 @@ def _is(
     if not contents:
         return True
     if "header" not in entry:
-        return _hash(path) == entry.get("hash")
+        return _hash_as(path, str(entry.get("hash"))) == entry.get("hash")
     return _header_hash(path) == entry["header"] and has_tensors(path, tensors)
 
 
@@ -171,7 +175,23 @@ def _entry(path: Path, tensors: Mapping[str, str]) -> dict[str, Any]:
     size = path.stat().st_size
     if path.suffix == ".safetensors" and tensors and read_places(path)[0].keys() <= tensors.keys():
         return {"size": size, "header": _header_hash(path)}
-    return {"size": size, "hash": _hash(path)}
+    return {"size": size, "hash": _hash_in_parts(path) if size > PART else _hash(path)}
+
+
+def _hash_as(path: Path, known: str) -> str:
+    """Return the hash of the file at PATH, made as KNOWN was."""
+    return _hash_in_parts(path) if known.startswith(IN_PARTS) else _hash(path)
+
+
+def _hash_in_parts(path: Path) -> str:
+    """Return the hash of the hashes of each ``PART`` bytes of the file at PATH; several at a time."""
+    found: dict[int, str] = {}
+
+    def hash_part(begin: int) -> None:
+        found[begin] = _hash_range(path, begin, PART)
+
+    Workers().each(range(0, path.stat().st_size, PART), hash_part)
+    return IN_PARTS + xxhash.xxh3_64_hexdigest("".join(found[it] for it in sorted(found)).encode())
 
 
 def _header_hash(path: Path) -> str:
@@ -182,14 +202,19 @@ def _header_hash(path: Path) -> str:
 
 def _hash(path: Path, place: Place | None = None) -> str:
     """Return the hash of the file at PATH, or of the bytes of PLACE in it."""
-    digest = xxhash.xxh3_64()
+    begin, size = (place.begin, place.header.nbytes) if place else (0, path.stat().st_size)
+    return f"xxh3:{_hash_range(path, begin, size)}"
+
+
+def _hash_range(path: Path, begin: int, size: int) -> str:
+    """Return the hash of SIZE bytes of the file at PATH from BEGIN on, or of less if it ends before."""
+    digest, left = xxhash.xxh3_64(), size
     with path.open("rb", buffering=0) as file:
-        left = place.header.nbytes if place else path.stat().st_size
-        file.seek(place.begin if place else 0)
+        file.seek(begin)
         while left > 0 and (piece := file.read(min(CHUNK, left))):
             digest.update(piece)
             left -= len(piece)
-    return f"xxh3:{digest.hexdigest()}"
+    return digest.hexdigest()
 
 
 def read_facts(place: Path) -> dict[str, Any] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
@@ -77,9 +77,16 @@ def chunks(array: Array, start: int = 0, stop: int | None = None) -> Iterator[me
         yield data[at : min(at + CHUNK, end)]
 
 
-def gather(parts: Iterable[memoryview], nbytes: int) -> Array:
-    """Return PARTS, NBYTES together, as an array of bytes of their own."""
-    data, end = np.empty(nbytes, np.uint8), 0
+def fresh(nbytes: int) -> Array:
+    """Return an array of NBYTES, with anything in it."""
+    return np.empty(nbytes, np.uint8)
+
+
+def gather(
+    parts: Iterable[memoryview], nbytes: int, place: Callable[[int], Array] = fresh
+) -> Array:
+    """Return PARTS, NBYTES together, as an array of bytes; PLACE gives it, one of its own by default."""
+    data, end = place(nbytes), 0
     for part in parts:
         begin, end = end, end + part.nbytes
         data[begin:end] = part

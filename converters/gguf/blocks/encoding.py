@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from ...quantization import Blocks
+from ...quantization.packing import unpack
 from ...quantization.rounding import round_once
 from ...quantization.workspace import Room
 from ...values import Array
@@ -13,6 +16,7 @@ from .nibbles import apart
 from .routes import shifted
 
 FOUR, FIVE, EIGHT = 4, 5, 8  # bits
+TOGETHER: Final = 1 << 16  # blocks of 4 bits: more leave the cache
 
 
 def encoded(blocks: Blocks, kind: str, room: Room | None = None) -> Array:
@@ -25,7 +29,8 @@ def encoded(blocks: Blocks, kind: str, room: Room | None = None) -> Array:
     """
     layout = BLOCKS[kind]
     rows, columns = blocks.shape
-    made = (room or Room())("blocks", (rows * columns // layout.size,), layout.record)
+    room = room or Room()
+    made = room("blocks", (rows * columns // layout.size,), layout.record)
     if blocks.scheme.affine:
         repeat = blocks.scheme.group_size // layout.size
         _spread(made["d"], blocks.parts["scales"], repeat)
@@ -33,7 +38,7 @@ def encoded(blocks: Blocks, kind: str, room: Room | None = None) -> Array:
             _spread(made["m"], blocks.parts["biases"], repeat)
     else:
         made["d"] = blocks.parts["scales"].reshape(made["d"].shape)
-    _put_codes(made, blocks, kind)
+    _put_codes(made, blocks, kind, room)
     return made.view(np.uint8).reshape(rows, -1)
 
 
@@ -46,14 +51,17 @@ def _spread(places: Array, numbers: Array, repeat: int) -> None:
         places[first::repeat] = narrow
 
 
-def _put_codes(made: Array, blocks: Blocks, kind: str) -> None:
+def _put_codes(made: Array, blocks: Blocks, kind: str, room: Room) -> None:
     layout, words = BLOCKS[kind], blocks.parts["weight"]
     if blocks.scheme.bits == layout.scheme.bits == FOUR:
         half = 8 if kind == "NVFP4" else 16
-        packed = apart(np.ascontiguousarray(words).view(np.uint8).reshape(-1, half), half)
-        made["q"] = packed.view(made.dtype["q"].base).reshape(made["q"].shape)
+        packed = np.ascontiguousarray(words).view(np.uint8).reshape(len(made), -1)
+        for start in range(0, len(made), TOGETHER):
+            some = slice(start, start + TOGETHER)
+            halves = apart(packed[some].reshape(-1, half), half, room)
+            made["q"][some] = halves.view(made.dtype["q"].base).reshape(made["q"][some].shape)
         return
-    grouped = blocks.codes().reshape(-1, blocks.scheme.group_size)
+    grouped = unpack(words, blocks.scheme.bits, room).reshape(-1, blocks.scheme.group_size)
     shifts = shifted(blocks.parts, blocks.scheme, kind).reshape(-1, 1)
     codes = (grouped + shifts).reshape(-1, layout.size)
     if layout.scheme.bits == EIGHT:

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ...quantization.workspace import Room
 from ...values import Array
 
 Bytes = NDArray[np.uint8]
@@ -14,12 +15,13 @@ FOUR: Final = 4  # bits of a code
 BYTE: Final = np.uint16(8)  # bits of the lower one of two bytes
 
 
-def apart(packed: Array, half: int) -> Bytes:
+def apart(packed: Array, half: int, room: Room | None = None) -> Bytes:
     """Return PACKED, neighbours in a byte, with code i and code i + HALF of a block in a byte.
 
     Args:
         packed: bytes, shape ``(blocks, half)``, the lower four bits first.
         half: codes in half a block, 8 or 16.
+        room: where the result lies, if there is one.
 
     >>> codes = np.arange(16, dtype=np.uint8)
     >>> pairs = (codes[0::2] | codes[1::2] << 4)[None]
@@ -27,8 +29,9 @@ def apart(packed: Array, half: int) -> Bytes:
     ['80', '91', 'a2', 'b3', 'c4', 'd5', 'e6', 'f7']
     """
     halves = packed.view(_words(half)).reshape(-1, 2)
-    even, odd = _swapped(halves[:, 0], halves[:, 1])
-    pairs = odd.view(np.uint8).astype("<u2")
+    room = room or Room()
+    even, odd = _swapped(halves[:, 0], halves[:, 1], room)
+    pairs = room.copy("pairs", odd.view(np.uint8), "<u2")
     pairs <<= BYTE
     pairs |= even.view(np.uint8)
     return pairs.view(np.uint8).reshape(-1, half)
@@ -38,7 +41,7 @@ def together(packed: Array, half: int) -> Bytes:
     """Return PACKED, code i and i + HALF in a byte, with neighbours in a byte; undoes :func:`apart`."""
     pairs, words = np.ascontiguousarray(packed, np.uint8).view("<u2"), _words(half)
     even, odd = (it.astype(np.uint8).reshape(-1).view(words) for it in (pairs, pairs >> BYTE))
-    halves = np.stack(_swapped(even, odd), axis=1)
+    halves = np.stack(_swapped(even, odd, Room()), axis=1)
     return halves.view(np.uint8).reshape(-1, half)
 
 
@@ -47,14 +50,15 @@ def _words(half: int) -> np.dtype[np.unsignedinteger]:
     return np.dtype(f"<u{half // 2}")
 
 
-def _swapped(first: Array, second: Array) -> tuple[Array, Array]:
-    """Return both with the upper code of each byte in FIRST swapped for the lower one in SECOND."""
+def _swapped(first: Array, second: Array, room: Room) -> tuple[Array, Array]:
+    """Return both with the upper code of each byte in FIRST swapped for the lower one in SECOND, in ROOM."""
     kind = first.dtype.type
     lower = kind(int.from_bytes(b"\x0f" * first.itemsize, "little"))
-    change = first >> kind(FOUR)
+    change, other = (room(it, first.shape, first.dtype) for it in ("change", "other"))
+    np.right_shift(first, kind(FOUR), out=change)
     change ^= second
     change &= lower
-    other = second ^ change
+    np.bitwise_xor(second, change, out=other)
     change <<= kind(FOUR)
     change ^= first
     return change, other

@@ -242,7 +242,7 @@ def test_a_disk_that_fails_in_mid_write_is_one_line(code, tmp_path, monkeypatch)
     def fail(*_):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(writer, "_write_all", fail)
+    monkeypatch.setattr(writer, "write_all", fail)
     with pytest.raises(WeighbridgeError, match=FAILURES[code]) as caught:
         book.write("a", ARRAYS["a"])
     assert str(tmp_path) in str(caught.value)

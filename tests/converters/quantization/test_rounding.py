@@ -107,6 +107,14 @@ def test_every_number_near_a_float16_is_rounded_as_numpy_does():
             assert found.tobytes() == values.astype(np.float16).tobytes()
 
 
+@pytest.mark.parametrize("other", [[], [1e-6], [6e-8], [65520], [np.nan], [-np.inf]])
+def test_zeros_among_ordinary_numbers_keep_their_signs(other):
+    ties = GRIDS["float16"][2000:2400].astype(np.float32) * np.float32(1 + 2.0**-11)
+    values = np.concatenate([ties, -ties, np.float32([0.0, -0.0, *other])])
+    with np.errstate(over="ignore"):
+        assert round_once(values, DTYPES["float16"]).tobytes() == values.astype("f2").tobytes()
+
+
 @pytest.mark.parametrize("value", [0.1, 0.0, 1e-7, 1e9])
 def test_one_number_stays_without_axes(value):
     found = round_once(np.array(value, np.float32), DTYPES["float16"])

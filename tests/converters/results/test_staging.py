@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from weighbridge.converters.checkpoints import Staging, sweep
-from weighbridge.converters.results import staging
+from weighbridge.converters.results import records, staging
 from weighbridge.converters.results.records import RECORD, write_record
 from weighbridge.errors import TargetExistsError, WeighbridgeError
 
@@ -80,6 +80,35 @@ def test_force_replaces_the_whole_target(atomic, tmp_path, monkeypatch):
     make(tmp_path / "out", "new", force=True)
     assert names(tmp_path) == ["out", "out/w"]
     assert (tmp_path / "out" / "w").read_text() == "new"
+
+
+@pytest.mark.parametrize("later", [1 << 28, 10])
+@pytest.mark.parametrize("place", [None, 0, 15, 29])
+def test_a_large_file_is_known_by_all_of_its_parts_whichever_way_it_was_recorded(
+    place, later, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(records, "PART", 10)
+    target = make(tmp_path / "out", "parts of ten bytes: three here")
+    recorded = json.loads((target / RECORD).read_text())["files"]["w"]["hash"]
+    assert recorded.startswith("xxh3/256M:")
+    if later > 10:  # as versions did that had no parts
+        write_record_without_parts(target, monkeypatch)
+    data = bytearray((target / "w").read_bytes())
+    if place is None:
+        assert make(tmp_path / "out", "2", force=True) == target
+        return
+    data[place] ^= 1
+    (target / "w").write_bytes(data)
+    with pytest.raises(TargetExistsError, match="changed since it was written"):
+        make(tmp_path / "out", "2", force=True)
+
+
+def write_record_without_parts(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Record TARGET with the hashes of whole files."""
+    with monkeypatch.context() as patched:
+        patched.setattr(records, "PART", 1 << 28)
+        write_record(target, "model")
+    assert json.loads((target / RECORD).read_text())["files"]["w"]["hash"].startswith("xxh3:")
 
 
 def test_a_failed_run_with_force_leaves_the_old_target(tmp_path):
