@@ -274,6 +274,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=Path, default=RESULTS.with_suffix(".jsonl"))
     parser.add_argument("--blas", choices=("torch", "wheel"), default="torch")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--part", nargs=2, type=int, default=(0, 1))
     options = parser.parse_args()
     if options.blas == "torch":
@@ -289,7 +290,7 @@ def main() -> None:
         print(f"{pair.name:44} {found['status']:10} {found.get('share')}", flush=True)
     figures = summary(rows_in(options.rows))
     print(json.dumps({it: figures[it] for it in figures if it != "not passed"}, indent=1))
-    RESULTS.write_text(json.dumps(figures, indent=1) + "\n")
+    options.out.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from ..converters.maps.infer import Draft, Guess, Runs, Side, infer
 from ..converters.models import Model, Signature
 from ..converters.models.factories import framework_of
 from ..converters.planning.memory import require_memory
+from ..converters.runtimes.blas import mlx_on
 from ..converters.values import Array, Dense
 from ..errors import BadInputError, WeighbridgeError
 from ..parity.check.verdict import Verdict
@@ -58,6 +59,7 @@ class Inferred:
         return self.verdict.status if self.verdict else UNCHECKED
 
 
+@mlx_on("cpu")
 def infer_map(
     torch_model: Model, candidate: Model, options: CheckOptions = CheckOptions()
 ) -> Inferred:

@@ -1,4 +1,7 @@
-"""Fast matrix products for MLX on Linux CPU, whose wheel is linked to a reference BLAS."""
+"""Where MLX computes, and with what: its device, and fast matrix products on the CPU of Linux.
+
+The wheel for Linux is linked to a reference BLAS.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,13 @@ import ctypes
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Final
+
+from ...errors import BadInputError
 
 SAME_BITS: Final = "MKL_CBWR", "AUTO"  # else MKL's threads sum in another order now and then
 
@@ -51,3 +58,31 @@ def blas_in_use() -> str:
     if sys.platform != "linux":
         return "system (Accelerate)"
     return preload_blas() if preload_blas.cache_info().currsize else "wheel (reference)"
+
+
+@contextmanager
+def mlx_on(wanted: str) -> Iterator[None]:
+    """Let MLX compute on the device that is WANTED in the block: ``cpu``, ``gpu`` or any other for its own choice.
+
+    What is computed to be compared is computed on the CPU: GPUs multiply float32 matrices in TF32, with 10
+    bits of each factor (CUDA, and Metal from the M5 on, unless ``MLX_ENABLE_TF32`` is 0 before MLX starts).
+
+    Raises:
+        BadInputError: a GPU is wanted, and MLX sees none.
+    """
+    try:
+        import mlx.core as mx
+    except ImportError:  # then it computes nothing
+        yield
+        return
+    before = mx.default_device()
+    if wanted == "gpu" and before == mx.Device(mx.cpu):
+        raise BadInputError(
+            "device gpu: MLX sees none here (weighbridge doctor says what it has); set device: auto"
+        )
+    if wanted == "cpu":
+        mx.set_default_device(mx.Device(mx.cpu))
+    try:
+        yield
+    finally:
+        mx.set_default_device(before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,7 @@ from ...converters.models.pictures import Picture
 from ...converters.models.ports import paired, under_other_names
 from ...converters.models.program_files import ProgramFile, recorded
 from ...converters.runtimes import Runner, load
+from ...converters.runtimes.blas import mlx_on
 from ...converters.values import Array
 from ...errors import BadInputError, RuntimeEndedError, UsersCodeError, WeighbridgeError
 from ..packages.encoded import Encoded, behind_encoder, encoded_by
@@ -61,6 +63,14 @@ class Candidate:
     names: Mapping[str, str] = field(default_factory=dict)
     encoded: Encoded | None = None
     as_source: bool = False
+
+    def computing(self, reference: Model | Golden) -> AbstractContextManager[None]:
+        """Return a block in which MLX, if a side is its, computes where the policy says, else on the CPU."""
+        if self.runtime == "mlx":
+            return mlx_on(self.policy.device)
+        source = reference if isinstance(reference, Model) else reference.model
+        sides = {it.framework for it in (self.model, source) if it}
+        return mlx_on("cpu") if "mlx" in sides else nullcontext()
 
     def called_as(self, reference: Model | Golden) -> Candidate:
         """Return it, if it is a program, under the names of REFERENCE."""

@@ -85,13 +85,14 @@ def check(  # noqa: PLR0913  # the options of a verb, by keyword
     """
     notes = [*notes_on_modes(None if isinstance(reference, Golden) else reference, candidate)]
     judged = Candidate(candidate, runtime or native_runtime(candidate.framework), policy)
-    judged = judged.called_as(reference)
-    reference, left, given = as_given(reference, judged)
-    notes += [*left, *([] if quick or probes else left_out(reference, judged))]
-    golden = record_for(reference, judged, quick=quick, probes=probes, cache=cache)
-    golden, unseen = without_encoder(golden, judged.encoded)
-    asked = (expected or {}, layout, given)
-    return Check(golden, judged, *asked, quick=quick, unchecked=notes + unseen).verdict()
+    with judged.computing(reference):
+        judged = judged.called_as(reference)
+        reference, left, given = as_given(reference, judged)
+        notes += [*left, *([] if quick or probes else left_out(reference, judged))]
+        golden = record_for(reference, judged, quick=quick, probes=probes, cache=cache)
+        golden, unseen = without_encoder(golden, judged.encoded)
+        asked = (expected or {}, layout, given)
+        return Check(golden, judged, *asked, quick=quick, unchecked=notes + unseen).verdict()
 
 
 @dataclass

@@ -9,6 +9,7 @@ import numpy as np
 from ...converters.common.arrays import to_mlx
 from ...converters.quantization import Dequantized, Scheme
 from ...converters.quantization.mlx import Parts
+from ...converters.runtimes.blas import mlx_on
 from ...converters.values import Array
 from ..check.verdict import Stage
 
@@ -38,7 +39,8 @@ def dequantized_stage(tensors: Dequantized) -> Stage:
         import mlx.core as mx
     except ImportError:
         return Stage(NAME, "unverified", "MLX, which made the codes, is not installed to read them")
-    found = {name: read(mx, tensors, name) for name in tensors.schemes}
+    with mlx_on("cpu"):
+        found = {name: read(mx, tensors, name) for name in tensors.schemes}
     wrong = {name: it.wrong for name, it in found.items() if it.wrong}
     figures: dict[str, Any] = {"moved": {name: it.moved for name, it in found.items()}}
     if wrong:

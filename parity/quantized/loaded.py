@@ -16,6 +16,7 @@ from ...converters.common.arrays import from_mlx, from_torch, same_bits, to_mlx,
 from ...converters.libraries.transformers import torch_class
 from ...converters.models import Model
 from ...converters.quantization import Blocks, Dequantized, Scheme
+from ...converters.runtimes.blas import mlx_on
 from ...converters.runtimes.native.classes import class_config
 from ...converters.values import Array
 from ..check.verdict import Stage
@@ -53,7 +54,9 @@ def loaded_stage(model: Model) -> Stage:
     seen: dict[str, str | None] = dict.fromkeys(left_out, "no weight of that name in the files")
     seen |= dict((by_mlx if model.framework == "mlx" else by_torch)(module, tensors))
     texts = name in ("mlx-lm", "transformers")  # others may take images, or sound
-    if fault := fault_of_run(module, model.framework) if texts else "":
+    with mlx_on("cpu") if model.framework == "mlx" else contextlib.nullcontext():
+        fault = fault_of_run(module, model.framework) if texts else ""
+    if fault:
         return Stage(NAME, "fail", f"{name} loads it and cannot run it: {fault}")
     return stage_of(name, seen, tensors)
 
@@ -148,7 +151,9 @@ def fault_of_run(module: Any, framework: str) -> str:
         if framework == "mlx":
             import mlx.core as mx
 
-            module.set_dtype(mx.float32)  # on the CPU MLX has no 16-bit products of experts
+            module.set_dtype(
+                mx.float32
+            )  # on the CPU, where this is, MLX has no 16-bit products of experts
             logits = from_mlx(module(to_mlx(ids)))
         else:
             logits = from_torch(module(input_ids=to_torch(ids))[0])

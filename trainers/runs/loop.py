@@ -195,7 +195,7 @@ def computing(backend: str, config: TrainConfig) -> AbstractContextManager[None]
     Raises:
         BadInputError: on entering it in MLX: a GPU is wanted, and there is none.
     """
-    from ..steps.devices import mlx_on
+    from ...converters.runtimes.blas import mlx_on
 
     return mlx_on(config.device) if backend == "mlx" else nullcontext()
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -69,25 +68,3 @@ def kind_of_mlx() -> str:
     if mx.default_device() == mx.Device(mx.cpu):
         return "cpu"
     return "metal" if mx.metal.is_available() else "cuda"
-
-
-@contextmanager
-def mlx_on(wanted: str) -> Iterator[None]:
-    """Let MLX compute on the device that is WANTED in the block.
-
-    Raises:
-        BadInputError: a GPU is wanted, and MLX sees none.
-    """
-    import mlx.core as mx
-
-    before = mx.default_device()
-    if wanted == "gpu" and before == mx.Device(mx.cpu):
-        raise BadInputError(
-            "device gpu: MLX sees none here (weighbridge doctor says what it has); set device: auto"
-        )
-    if wanted == "cpu":
-        mx.set_default_device(mx.Device(mx.cpu))
-    try:
-        yield
-    finally:
-        mx.set_default_device(before)

@@ -11,6 +11,8 @@ import resource
 import sys
 from contextlib import suppress
 
+import psutil
+
 from ....errors import UnsupportedError, WeighbridgeError
 from .learning import trace
 from .messages import Answer, Request, dump_error
@@ -18,8 +20,9 @@ from .messages import Answer, Request, dump_error
 
 def main() -> None:
     """Answer one request."""
-    import mlx.core  # noqa: F401  # while the request is still being written
+    import mlx.core as mx  # while the request is still being written
 
+    mx.set_default_device(mx.Device(mx.cpu))
     gc.disable()  # this process ends before garbage could matter
     answers = os.dup(1)
     os.dup2(2, 1)
@@ -48,9 +51,10 @@ def answer(request: Request) -> Answer:
 
 def limit(request: Request) -> None:
     """Hold this process to the time and the memory that REQUEST grants."""
+    taken = psutil.Process().memory_info().vms
     for kind, most in (
         (resource.RLIMIT_CPU, request.seconds),
-        (resource.RLIMIT_AS, request.memory),
+        (resource.RLIMIT_AS, taken + request.memory),
         (resource.RLIMIT_CORE, 0),
     ):
         with suppress(ValueError, OSError):  # a system may not know a limit, or have a lower one

@@ -26,7 +26,7 @@ class Request(NamedTuple):
         asked: the config whose parameters are asked for, ``None`` if they are not.
         order: a model whose experts must lie in the same order, ``None`` if there is none.
         seconds: of processor time that may be used.
-        memory: bytes of address space that may be used.
+        memory: bytes of address space that may be used beyond those taken at the start.
     """
 
     target: Target

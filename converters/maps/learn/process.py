@@ -34,7 +34,7 @@ class Limits(NamedTuple):
 
     Attributes:
         seconds: of wall-clock time, and of processor time.
-        memory: bytes of address space.
+        memory: bytes of address space beyond those that MLX takes itself, on CUDA many times as many.
     """
 
     seconds: int = 60

@@ -7,6 +7,7 @@ import json
 import shutil
 from dataclasses import replace
 
+import mlx.core as mx
 import numpy as np
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 import weighbridge
 from weighbridge.converters.common.policy import Policy
 from weighbridge.converters.models import Model
+from weighbridge.converters.runtimes.mlx import MlxRunner
 from weighbridge.converters.runtimes.torch import TorchRunner, build_module
 from weighbridge.parity.check import check as checking
 from weighbridge.parity.check import runs
@@ -33,6 +35,24 @@ def reference(tiny_bert_dir):
 @pytest.fixture(scope="module")
 def golden(reference):
     return record(reference, precisions=("float16", "bfloat16"), level="blame")
+
+
+def test_mlx_computes_on_the_cpu_while_it_is_checked_whatever_its_device_is(reference, monkeypatch):
+    cpu, gpu = mx.Device(mx.cpu), mx.Device(mx.gpu)  # a build without one has the name all the same
+    now, seen = [gpu], []
+    monkeypatch.setattr(mx, "default_device", lambda: now[0])
+    monkeypatch.setattr(mx, "set_default_device", lambda it: now.__setitem__(0, it))
+    run = MlxRunner._call
+
+    def watched(self, feed):
+        seen.append(now[0])
+        return run(self, feed)
+
+    monkeypatch.setattr(MlxRunner, "_call", watched)
+    assert check(reference, reference, runtime="mlx", quick=True).status == "PASS"
+    assert seen
+    assert all(it == cpu for it in seen)
+    assert now == [gpu]
 
 
 def candidate(reference, mutate=None, **changes):

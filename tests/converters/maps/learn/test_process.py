@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -122,6 +124,30 @@ def patient(child):
 )
 def test_whatever_a_class_does_is_one_line(port, body, says):
     assert says in refusal(port(body), Limits(seconds=600))  # starting may take long
+
+
+ADDRESSES_TAKEN = """
+import mmap
+
+taken = mmap.mmap(-1, 20 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
+from weighbridge.converters.maps.learn.__main__ import limit
+from weighbridge.converters.maps.learn.messages import Request
+
+limit(Request(None, {}, {}, None, None, 600, 1 << 30))
+bytearray(1 << 29)
+try:
+    bytearray(1 << 31)
+except MemoryError:
+    print("limited")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere addresses are not limited")
+def test_addresses_that_are_taken_before_count_for_nothing():  # CUDA takes more than any limit
+    found = subprocess.run(
+        [sys.executable, "-c", ADDRESSES_TAKEN], capture_output=True, text=True, check=False
+    )
+    assert (found.stdout, found.stderr) == ("limited\n", "")
 
 
 def test_a_config_that_the_class_does_not_take_is_bad_input():
