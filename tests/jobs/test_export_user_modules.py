@@ -122,6 +122,7 @@ class Small(nn.Module):  # what coremltools makes something else of, or stops at
             "around": functional.pad(cat, (2, 1), mode="circular"),
             "sums": torch.logaddexp(cat, cat.flip(1)) + torch.logcumsumexp(cat, 1),
             "leaky": functional.rrelu(cat),
+            "angles": torch.atan2(cat.clamp(min=0), cat.flip(1)),
         }
 
 
