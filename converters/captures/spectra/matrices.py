@@ -46,7 +46,7 @@ def turns_of_pairs(count: float) -> Array:
 def cosines(count: float, size: float, middle: float) -> Array:
     """Return a window of SIZE numbers, of a cosine of COUNT numbers about MIDDLE: Hann's of 0.5, Hamming's of 0.54.
 
-    >>> cosines(4, 4, 0.5).tolist()
+    >>> cosines(4, 4, 0.5).round(3).tolist()
     [0.0, 0.5, 1.0, 0.5]
     """
     wave = np.cos(2 * np.pi * np.arange(int(size)) / max(count, 1))
