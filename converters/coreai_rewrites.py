@@ -17,6 +17,7 @@ from .captures.interpolated.graphs import (
     axes_of,
     interpolated,
 )
+from .captures.interpolated.places import affine_grid, grids, sampled
 from .captures.rewrites import (
     RARE,
     bucketize,
@@ -32,6 +33,7 @@ from .captures.rewrites import (
     vector_norm,
     windows,
 )
+from .captures.spectra.graphs import as_products
 from .captures.tracing import unused_left_out
 
 if TYPE_CHECKING:
@@ -191,8 +193,8 @@ def rewritten(program: Any, table: Callable[[], Mapping[Any, Any]]) -> Any:
 
 def interpolated_by(graph: Any) -> list[Any]:
     """Return the constants of interpolations in GRAPH, as arithmetic, those that Core AI lacks made products in place."""
-    interpolated(graph, INTERPOLATED, "Core AI")
-    return [*graph.graph_module.meta[MATRICES], *stretched(graph)]
+    as_products(interpolated(graph, INTERPOLATED, "Core AI"), "Core AI")
+    return [*graph.graph_module.meta[MATRICES], *stretched(graph), *grids(graph)]
 
 
 def stretched(graph: Any) -> Iterator[list[Any]]:
@@ -223,6 +225,8 @@ SUMS: Final[Mapping[Any, Callable[..., Any]]] = {
 
 # What Core AI's own table makes something else of first, which says less.
 EARLY: Final[Mapping[Any, Callable[..., Any]]] = {
+    ATEN.affine_grid_generator.default: affine_grid,
+    **dict.fromkeys((ATEN.grid_sampler.default, ATEN.grid_sampler_2d.default), sampled),
     ATEN.linalg_vector_norm.default: vector_norm,
     ATEN.logaddexp.default: logaddexp,
     ATEN.logcumsumexp.default: running(logaddexp),

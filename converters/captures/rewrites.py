@@ -139,6 +139,15 @@ def windows(x: Tensor, dim: int, size: int, step: int) -> Any:
     return found.permute(*axes, dim + 1)
 
 
+def atan2(y: Tensor, x: Tensor) -> Tensor:
+    """Return the angle of points; coremltools and torch's ONNX have negative numbers (Y of 0) at 0, the origin at NaN."""
+    upright = x == 0
+    found = torch.atan(y / torch.where(upright, torch.ones_like(x), x))
+    turn = torch.where(y < 0, torch.full_like(found, -math.pi), torch.full_like(found, math.pi))
+    found = torch.where(x < 0, found + turn, found)
+    return torch.where(upright, torch.sign(y) * (math.pi / 2), found)
+
+
 def upper(x: Tensor, diagonal: int = 0) -> Tensor:
     """Return X with zeros below a diagonal, whatever X has there."""
     rows, columns = (torch.arange(size, device=x.device) for size in x.shape[-2:])

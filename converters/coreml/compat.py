@@ -33,6 +33,7 @@ from ..captures.interpolated.graphs import (
     always,
     interpolated,
 )
+from ..captures.interpolated.places import GRID, affine_grid, grids
 from ..captures.mlprogram.toolkit import quiet
 from ..captures.rewrites import (
     bucketize,
@@ -42,6 +43,7 @@ from ..captures.rewrites import (
     median_of_all,
     windows,
 )
+from ..captures.spectra.graphs import as_products
 from ..common.hints import counted
 
 with quiet():
@@ -136,6 +138,12 @@ def scatter_value(x: Tensor, dim: int, index: Tensor, value: float) -> Any:
     return ATEN.scatter.src(x, dim, index, (index * 0).to(x.dtype) + value)
 
 
+def grid(theta: Tensor, size: list[int], aligned: bool) -> Any:
+    """Rewrite the places of an affine grid, those of boxes as torch does."""
+    flat = affine_grid(theta, size, aligned)
+    return affine_grid_generator(theta, size, aligned) if flat is NotImplemented else flat
+
+
 def strided(pool: Any) -> Callable[..., Any]:
     """Return how POOL is rewritten where its stride is left to torch, which takes the size."""
 
@@ -152,7 +160,8 @@ def strided(pool: Any) -> Callable[..., Any]:
 # Or that it refuses
 # without need: epsilons or a stride that is left to torch, group norms and scatters of sizes that vary.
 MISTRANSLATED: Final[Mapping[Any, Callable[..., Any]]] = {
-    ATEN.affine_grid_generator.default: affine_grid_generator,  # it has no name for a grid
+    GRID: grid,  # it has no name for one
+    ATEN.atan2.default: rewrites.atan2,
     ATEN.clamp.default: clamp,
     ATEN.clamp_max.default: lambda x, most: clamp(x, None, most),
     ATEN.clamp_min.default: clamp,
@@ -312,8 +321,8 @@ def lower(exported: ExportedProgram) -> ExportedProgram:
         UnsupportedError: operations that neither coremltools nor a decomposition knows, all of
             them with counts.
     """
-    exported = interpolated(exported, INTERPOLATED, "Core ML")
-    matrices = exported.graph_module.meta[MATRICES]
+    exported = as_products(interpolated(exported, INTERPOLATED, "Core ML"), "Core ML")
+    matrices = [*exported.graph_module.meta[MATRICES], *grids(exported)]
     available = {**torch.export.default_decompositions(), **DECOMPOSITIONS}
     table = dict(MISTRANSLATED)
     for _ in range(ROUNDS):

@@ -20,6 +20,7 @@ from ..captures.positional import bounded, bounds, in_precision, quiet, record_l
 from ..captures.program_options import OPSET, ProgramOptions
 from ..captures.rewrites import (
     RARE,
+    atan2,
     distances,
     ends,
     log_sigmoid,
@@ -28,6 +29,7 @@ from ..captures.rewrites import (
     of_all,
     rrelu,
 )
+from ..captures.spectra.graphs import as_products
 from ..captures.tracing import unused_left_out
 from ..common.memory import pass_on_shortage
 from ..common.steps import step
@@ -50,6 +52,7 @@ REWRITES: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN._cdist_forward.default: distances,
     **{it: of_all(it) for it in (ATEN.amax.default, ATEN.amin.default)},
     ATEN.aminmax.default: ends,
+    ATEN.atan2.default: atan2,
     ATEN.cdist.default: distances,
     ATEN.log_sigmoid.default: log_sigmoid,
     ATEN.median.default: median_of_all,
@@ -146,7 +149,7 @@ def graph_of(
     step("recording the module")
     own, wrapper = in_precision(module, precision)
     graph = record_layers(any_length(own), own, signature, limits, torch.int64, wrapper)
-    graph = interpolated(graph, INTERPOLATED, "ONNX", by_size=True)
+    graph = as_products(interpolated(graph, INTERPOLATED, "ONNX", by_size=True))
     step("writing the ONNX graph")
     proto = translated(graph, signature, opset)
     rename(proto.graph)

@@ -23,7 +23,6 @@ from .distances import Distance, describe_non_finite, resolution, select_tokens,
 from .verdict import Stage
 
 SHOWN: Final = 5  # problems quoted in a stage's line; all of them are in its figures
-# Equal integers are no evidence of arithmetic, and no output at all is none of anything.
 NOTHING_MEASURED: Final = ("unverified", "no floating-point output was compared")
 INTEGERS: Final = " integers"  # ends what is said of integers that differ
 STUDY: Final = "benchmarks/null_study.py"
@@ -237,7 +236,29 @@ def error_stage(
             found_row = _row(comparison, cosine(row[output], array, mask), ceiling)
             first = first_beyond(probe, row[output], array, (floor, own[output]))
             rows.append(found_row | {"first_position": first})
-    return _judge(name, floor, rows, golden.storage)
+    return _judge(name, floor, rows, golden.storage) if rows else decisions(name, golden, probes)
+
+
+def decisions(name: str, golden: Golden, probes: Sequence[Probe]) -> Stage:
+    """Say what integers that are all equal on PROBES show: what would have changed with a small fault, as GOLDEN knows."""
+    known = golden.provenance.get("slopes", {}).get("decisions", {})
+    rows = [(output, *it) for probe in probes for output, it in known.get(probe.name, {}).items()]
+    if not rows:
+        return Stage(name, *NOTHING_MEASURED)
+    sizes: dict[str, float] = {}
+    for output, _, _, size in rows:
+        sizes[output] = min(size or math.inf, sizes.get(output, math.inf))
+    numbers, by_rounding = (sum(row[at] for row in rows) for at in (1, 2))
+    words = f"{counted(numbers, 'integer')} equal"
+    if by_rounding:
+        words += f"; rounding alone decides {by_rounding} of them, which show nothing"
+    if blind := sorted(output for output, size in sizes.items() if math.isinf(size)):
+        why = "might be the same if all that layers give were off by as much as itself"
+        ask = "give inputs with more decisions (--inputs)"
+        return Stage(name, "unverified", f"{words}; {', '.join(blind)} {why}: {ask}")
+    size, what = max(sizes.values()), "the inputs and what layers give"
+    words += f"; smallest fault that this stage would have caught: {what} off by {size:.2g}"
+    return Stage(name, "pass", words, {"smallest_fault": {"what": what, "size": size}})
 
 
 def first_beyond(
@@ -257,8 +278,6 @@ def first_beyond(
 
 def _judge(name: str, floor: Floor, rows: list[dict[str, Any]], storage: str) -> Stage:
     """Judge ROWS of a candidate whose source ships in STORAGE."""
-    if not rows:
-        return Stage(name, *NOTHING_MEASURED)
     worst = max(rows, key=lambda row: float(row["allowed"]))
     figures = {
         "dtype": floor.dtype,

@@ -40,7 +40,7 @@ from .rounding import WIDE
 if TYPE_CHECKING:
     from ..reference.several import Once
 
-RECORDING: Final = 3  # how sites and the source's errors are found; an older one is recorded again
+RECORDING: Final = 4  # how sites and the source's errors are found; an older one is recorded again
 LEVELS: Final = ("verdict", "blame")
 LIBRARIES: Final = ("torch", "transformers", "numpy", "tokenizers")
 PROGRAM: Final = "float16+constants"  # how a float16 ML program keeps weights and constants
@@ -86,7 +86,7 @@ class Recorder:
         refused: why it does not run in a dtype of 16 bits, by that.
         outlives: whether the golden outlives its source: then all of its weights are sketched, and what
             no output needs is found out.
-        slopes: how far outputs move when one layer's is off; see ``sensitivity``.
+        slopes: how far outputs move when one layer's is off; see ``sensitivity``, of integers ``decisions``.
         once: whether a large source runs but once until its errors are asked for again; see ``several``.
         more: what finds errors in several runs, by ``STORAGE/COMPUTE``.
         built: the source as it ran, by dtype and storage.
@@ -183,6 +183,7 @@ class Recorder:
 
     def structure_errors(self, storage: str, wanted: Rows) -> Errors:
         """Return the source's own float32 errors."""
+        from ..reference.decisions import decided
         from ..reference.float64 import constants_of
         from ..reference.sensitivity import outputs_and_slopes
         from ..reference.several import in_one_run
@@ -191,7 +192,8 @@ class Recorder:
         module = self.module("float32", storage)
         with constants_of(storage), running(self.model.spec):
             found, slopes = outputs_and_slopes(module, self.signature, self.probes)
-            self.slopes = self.slopes or slopes
+            about = module, self.signature, self.probes, wanted
+            self.slopes = self.slopes or slopes or {"decisions": decided(*about)}
             once = in_one_run(module, self.signature, self.probes, (found, wanted))
             return self._own_errors(module, f"{storage}/float32", wanted, once)
 

@@ -30,12 +30,14 @@ from ...converters.runtimes.torch import call
 from ...converters.values import Array
 from ..check.distances import Distance, distance, select_tokens
 from ..probes.probes import LARGEST, Probe, masks_of
+from .orders import OtherOrder
 from .reference import Outputs, arrays, feed
 from .sensitivity import LARGE
 
 FEW: Final = 64  # numbers or tokens; the mean square of as many errors is known to a fifth
 RUNS: Final = 8  # a choice that is as likely as not is seen in all but one of 256 recordings
 Errors = dict[str, Distance]
+Moving = contextlib.AbstractContextManager[Callable[[int, Any], Any]]
 
 
 class Once(NamedTuple):
@@ -108,14 +110,14 @@ def is_leaf(module: nn.Module) -> bool:
     return isinstance(module, nn.MultiheadAttention) or next(module.children(), None) is None
 
 
-@contextlib.contextmanager
-def other_rounding(module: nn.Module, dtype: str) -> Iterator[Callable[[int, Any], Any]]:
-    """Give a function of a seed and a run that runs it with what MODULE's leaves take and give moved.
+def nudged(out: torch.Tensor, random: torch.Generator, size: float) -> torch.Tensor:
+    """Return OUT, every number of it off by up to SIZE of itself as RANDOM draws."""
+    noise = torch.rand(out.shape, generator=random, dtype=torch.float32) * 2 - 1
+    return (out.double() * (1 + size * noise.double())).to(out.dtype)
 
-    They move by up to one unit roundoff of DTYPE, at random, in this thread alone: a leaf may give what is left of
-    large terms. Of a module from MLX, and of one without submodules, what operations make moves.
-    """
-    here, unit = threading.local(), unit_roundoff(dtype)
+
+def mover(here: threading.local, size: float) -> Callable[[Any], Any]:
+    """Return what moves floating-point tensors by up to SIZE of themselves, where HERE has a generator."""
 
     def move(out: Any) -> Any:
         if type(out) is tuple:
@@ -123,23 +125,54 @@ def other_rounding(module: nn.Module, dtype: str) -> Iterator[Callable[[int, Any
         random, plain = getattr(here, "random", None), not isinstance(out, torch.Tensor)
         if random is None or plain or not out.is_floating_point():
             return out
-        noise = torch.rand(out.shape, generator=random, dtype=torch.float32) * 2 - 1
-        return (out.double() * (1 + unit * noise.double())).to(out.dtype)
+        return nudged(out, random, size)
 
+    return move
+
+
+def move_around(leaf: nn.Module, here: threading.local, move: Callable[[Any], Any]) -> list[Any]:
+    """Let MOVE replace what LEAF takes and gives; sums inside of it are no others. Return the handles."""
+
+    def enter(_: nn.Module, given: Any) -> Any:
+        here.inside = getattr(here, "inside", 0) + 1
+        return move(given)
+
+    def leave(_: nn.Module, __: Any, out: Any) -> Any:
+        here.inside -= 1
+        return move(out)
+
+    return [leaf.register_forward_pre_hook(enter), leaf.register_forward_hook(leave)]
+
+
+def other_rounding(module: nn.Module, dtype: str) -> Moving:
+    """Let what MODULE computes be off by up to one unit roundoff of DTYPE, see ``off_by``."""
+    return off_by(module, unit_roundoff(dtype))
+
+
+@contextlib.contextmanager
+def off_by(module: nn.Module, size: float) -> Iterator[Callable[[int, Any], Any]]:
+    """Give a function of a seed and a run that runs it with what MODULE's leaves take and give moved.
+
+    They move by up to SIZE of themselves, at random, in this thread alone: a leaf may give what is left of
+    large terms. Sums between the leaves are added in another order. Of a module from MLX, and of one without submodules,
+    what operations make moves.
+    """
+    here = threading.local()
+    move = mover(here, size)
     recorded: list[Any] = [it for it in module.modules() if "rounded" in vars(it)]
     alone = not (recorded or [*module.children()])
 
     def moved(seed: int, run: Any) -> Any:
-        here.random = torch.Generator().manual_seed(seed)
+        here.random, here.inside = torch.Generator().manual_seed(seed), 0
+        between = OtherOrder(here.random, lambda: not here.inside)
         try:
-            with EachOperation(move) if alone else contextlib.nullcontext():
+            with between, EachOperation(move) if alone else contextlib.nullcontext():
                 return run()
         finally:
             here.random = None
 
     leaves = [] if alone else [*filter(is_leaf, module.modules())]
-    handles = [it.register_forward_hook(lambda _, __, out: move(out)) for it in leaves]
-    handles += [it.register_forward_pre_hook(lambda _, given: move(given)) for it in leaves]
+    handles = [handle for leaf in leaves for handle in move_around(leaf, here, move)]
     for child in recorded:
         child.rounded = move
     try:

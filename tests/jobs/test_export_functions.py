@@ -128,6 +128,17 @@ class Near(nn.Module):
         return {"best": (scores[..., 0] > scores[..., 1]), "scores": scores}
 
 
+class Chosen(nn.Module):  # nothing but integers
+    def __init__(self, more=0.0):
+        super().__init__()
+        self.layer = nn.Linear(16, 4)
+        self.layer.bias.data[1] += more
+
+    def forward(self, x):
+        scores = self.layer(x)
+        return {"best": scores.argmax(-1), "above": scores > 0.1, "order": scores.argsort(-1)}
+
+
 class Shares(nn.Module):
     def forward(self, x):
         many = x.abs().unsqueeze(-1) * (1 + torch.arange(16) / 7)
@@ -187,6 +198,17 @@ class Far(nn.Module):
 
 def far(): return seeded(Far)
 def near(): return seeded(Near)
+def chosen(): return seeded(Chosen)
+def always(): return seeded(Chosen, 100.0)
+def tied():
+    found = seeded(Chosen)
+    found.layer.weight.data[1:] = found.layer.weight.data[:1] * (1 + 1e-8 * torch.randn(3, 16))
+    found.layer.bias.data.fill_(0.1)
+    return found
+def unlike():
+    found = seeded(Chosen)
+    found.layer.weight.data[2] *= 1.1
+    return found
 def shares(): return seeded(Shares)
 def windowed(): return seeded(Windowed)
 def ranked(): return seeded(Ranked)
@@ -372,6 +394,42 @@ def test_integers_that_rounding_chooses_are_unverified_and_not_wrong(invoke):
     status, detail = found["precision"]
     assert status == "unverified"
     assert "integers; rounding may choose otherwise" in detail
+
+
+@pytest.mark.parametrize(
+    ("kind", "target"), [("coreml", "a.mlpackage"), ("onnx", "a.onnx"), ("coreai", "a.aimodel")]
+)
+def test_integers_that_a_small_fault_would_change_are_a_proof(invoke, kind, target):
+    if kind == "coreai":
+        pytest.importorskip("coreai_torch")
+    verdict = verdict_of(invoke("export", kind, "by_functions:chosen", target, "--json"))
+    assert verdict["status"] in ("PASS", "PASS-REFERENCE")
+    (structure,) = (it for it in verdict["stages"] if it["name"] == "structure")
+    assert structure["detail"].startswith(
+        "108 integers equal; smallest fault that this stage would have"
+    )
+    assert 0 < structure["figures"]["smallest_fault"]["size"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("always", "best might be the same if all that layers give were off by as much as itself"),
+        ("tied", "rounding alone decides"),
+    ],
+)
+def test_integers_that_nothing_or_rounding_alone_changes_are_no_proof(invoke, name, words):
+    result = invoke("export", "onnx", f"by_functions:{name}", "a.onnx", "--json")
+    status, detail = details(verdict_of(result))["structure"]
+    assert (result.exit_code, status) == (4, "unverified"), detail
+    assert words in detail
+
+
+def test_integers_of_a_file_of_another_module_differ(invoke):
+    assert invoke("export", "onnx", "by_functions:chosen", "a.onnx").exit_code == 0
+    result = invoke("parity", "check", "by_functions:unlike", "a.onnx", "--json")
+    assert result.exit_code == 1
+    assert details(verdict_of(result))["fingerprints"][0] == "fail"
 
 
 def test_complex_outputs_are_refused_with_what_to_return(invoke):

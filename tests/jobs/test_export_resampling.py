@@ -58,6 +58,29 @@ def varying():
     return seeded(("bilinear", (5, 4), None, True, True)), Signature((image,), (out,))
 
 
+class Sampled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.turn = nn.Linear(3, 6)
+
+    def forward(self, image):
+        theta = self.turn(image.mean((2, 3))).view(-1, 2, 3) + torch.tensor([[1.0, 0.1, 0.2], [-0.1, 1.2, -0.3]])
+        found = {}
+        for padding in ("zeros", "border", "reflection"):
+            for aligned in (False, True):
+                grid = 1.3 * functional.affine_grid(theta, image.shape, align_corners=aligned)
+                found[f"{padding}_{aligned}"] = functional.grid_sample(
+                    image, grid, padding_mode=padding, align_corners=aligned
+                )
+        found["nearest"] = functional.grid_sample(image, grid[:, ::2] * 1.7, mode="nearest", align_corners=False)
+        return found
+
+
+def sampled():
+    torch.manual_seed(0)
+    return Sampled().eval()
+
+
 def plain():
     return seeded(
         ("bilinear", (7, 17), None, False, True),
@@ -106,6 +129,11 @@ def passes(result):
 @pytest.mark.parametrize("name", [pytest.param("plain", marks=pytest.mark.heavy), "smooth"])
 def test_interpolations_are_those_of_torch(export, kind, name):
     passes(export(kind, name, "fp32"))
+
+
+@EVERY
+def test_pictures_are_sampled_at_places_as_by_torch(export, kind):
+    passes(export(kind, "sampled", "fp32"))
 
 
 @EVERY

@@ -56,6 +56,15 @@ def smooth(new: float, old: float, step: float, reach: float) -> Array:
     return np.asarray(taken / taken.sum(1, keepdims=True))
 
 
+def spread(end: float, rows: float, columns: float) -> Array:
+    """Return numbers evenly from minus END to END, shape (ROWS, COLUMNS, 1), such as where the pixels of a grid lie.
+
+    >>> spread(0.5, 3, 1).ravel().tolist()
+    [-0.5, 0.0, 0.5]
+    """
+    return np.linspace(-end, end, int(rows * columns)).reshape(int(rows), int(columns), 1)
+
+
 def _places(new: float, step: float, aligned: float) -> Array:
     """Return where NEW rows lie among the old ones."""
     half = 0.0 if aligned else 0.5

@@ -12,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from ...values import Array
-from ..interpolated.matrices import between, cubic, smooth
+from ..interpolated.matrices import between, cubic, smooth, spread
+from ..spectra.matrices import cosines, turns_between, turns_of_pairs, turns_of_real
 
 INVERTED: Final = "_inversed_"  # in coremltools' name of a constant by which something was divided
 LEAST: Final = 2.0**-24  # the least magnitude in float16
@@ -39,6 +40,7 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "abs": np.abs,
     "add": np.add,
     "between": between,
+    "cosines": cosines,
     "cubic": cubic,
     "div": np.divide,
     "exp": np.exp,
@@ -55,10 +57,14 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "smooth": smooth,
+    "spread": spread,
     "sqrt": np.sqrt,
     "sub": np.subtract,
     "tanh": np.tanh,
     "turned": np.transpose,
+    "turns_between": turns_between,
+    "turns_of_pairs": turns_of_pairs,
+    "turns_of_real": turns_of_real,
 }
 
 
