@@ -27,6 +27,9 @@ DETACHED: Final = (
     "the loss depends on nothing that trains: look for no_grad, detach or numpy in the objective"
 )
 VANISHES: Final = "zero up to rounding (a key's bias cancels in softmax)"
+CANCELLED: Final = (
+    "zero up to rounding in train mode (batch statistics cancel it), not in eval mode"
+)
 
 
 class PreflightError(MismatchError):
@@ -193,6 +196,12 @@ def with_hardest(
         wrong = f"the gradient of {bad[0]}" if np.isfinite(losses[what]) else "the loss"
         problems.append(f"{what}: {wrong} is not finite in {step.backend}; {explain(batch)}")
     return replace(checked, hardest=losses, problems=(*checked.problems, *problems))
+
+
+def with_cancelled(checked: Preflight, names: Collection[str]) -> Preflight:
+    """Return CHECKED with what is said of the parameters NAMES, which batch statistics cancel."""
+    rows = [row._replace(note=CANCELLED) if row.name in names else row for row in checked.rows]
+    return replace(checked, rows=tuple(rows))
 
 
 def with_cause(checked: Preflight, why: Callable[[], str]) -> Preflight:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, TypedDict, Unpack
 
@@ -23,12 +24,13 @@ from ...converters.common.system import writing
 from ...converters.documents import RECORD, read_optional
 from ...errors import BadInputError, MismatchError, Terminated, WeighbridgeError
 from ..bundled import provide
+from ..checks.cancelled import cancelled, cancelled_note
 from ..checks.decisions import require_recordable
 from ..checks.explained import explained
 from ..checks.hardest import hardest_batches
 from ..config import TrainConfig, differences, dump_config, load_config
 from ..export import check_result
-from ..preflight import Preflight, check_gradients, with_cause, with_hardest
+from ..preflight import Preflight, check_gradients, with_cancelled, with_cause, with_hardest
 from ..ranks import ALONE, Ranks, ranks_of, require_divisible
 from ..steps.base import Step
 from ..tasks import Task, build_task
@@ -89,7 +91,8 @@ def train(
             step = make_step(backend, task, config, ranks)
             _admit_step(step, task, own, config, watcher.progress)
             if staging:
-                _create(staging, config, ranks.first(lambda: _checked(task, config, step)))
+                check = partial(_checked, task, config, step, watcher.progress)
+                _create(staging, config, ranks.first(check))
         with locked(own), _resumable(own):
             return _completed(Run(config, task, step, own, watcher), own, sources, started)
 
@@ -164,8 +167,12 @@ def _admit_step(step: Step, task: Task, out: Path, config: TrainConfig, progress
     """Make sure that the ranks of STEP can share it and OUT has room; say what is special about it."""
     require_divisible(config, step.ranks, task.objective, step.written)
     step.ranks.write(lambda: require_space(out, _bytes_of(step, config, out)))
-    for notice in (*step.notices, *task.own_notes()):
-        progress(Notice(notice))
+    _tell(progress, step.notices)
+
+
+def _tell(progress: Progress, texts: Iterable[str]) -> None:
+    for text in texts:
+        progress(Notice(text))
 
 
 def _completed(run: Run, out: Path, sources: Sources, started: float) -> TrainResult:
@@ -250,10 +257,11 @@ def _create(staging: Staging, config: TrainConfig, checked: Preflight) -> None:
     staging.publish()
 
 
-def _checked(task: Task, config: TrainConfig, step: Step) -> Preflight:
+def _checked(task: Task, config: TrainConfig, step: Step, progress: Progress) -> Preflight:
     """Return the passed check of the run; what would end it later is refused before there is one."""
     check_result(task, config.adapter)
     checked = _check(task, config, step).require()
+    _tell(progress, checked.notes)
     if task.objective.asked:
         task.objective.measure(step, task.splits["validation"], config.batch_size)
     return checked
@@ -279,4 +287,6 @@ def _check(task: Task, config: TrainConfig, step: Step) -> Preflight:
     checked = with_cause(checked, lambda: explained(task, step, first))
     batches = hardest_batches(train, config.largest_batch, order.divided)
     checked = with_hardest(checked, step, batches, lambda batch: explained(task, step, batch))
-    return replace(checked, notes=tuple(task.notes()))
+    names = cancelled(task, config)
+    notes = (*task.notes(), *cancelled_note(names, config))
+    return replace(with_cancelled(checked, names), notes=notes)
