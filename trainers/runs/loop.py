@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Final, TypedDict, Unpack
 
@@ -51,7 +50,7 @@ class Watching(TypedDict, total=False):
     complete: Callable[[Path], None]
 
 
-__all__ = ["BACKENDS", "TrainResult", "backend_of", "make_step", "preflight", "train"]
+__all__ = ["BACKENDS", "TrainResult", "admitted", "backend_of", "make_step", "preflight", "train"]
 
 
 def train(
@@ -82,7 +81,7 @@ def train(
         TrainingInterrupted: Ctrl-C; a checkpoint was written.
     """
     started, ranks = time.monotonic(), ranks_of(backend)
-    config = ranks.first(lambda: _admit(config, out, resume=resume))
+    config = ranks.first(lambda: admitted(config, out, resume=resume))
     watcher = Watcher() if ranks.rank else watcher_of(config, out, **watching)
     sources = _provided(config, ranks)
     with ranks.folder(out, made=resume) as own, computing(backend, config):
@@ -91,8 +90,7 @@ def train(
             step = make_step(backend, task, config, ranks)
             _admit_step(step, task, own, config, watcher.progress)
             if staging:
-                check = partial(_checked, task, config, step, watcher.progress)
-                _create(staging, config, ranks.first(check))
+                _create(staging, task, config, step, watcher)
         with locked(own), _resumable(own):
             return _completed(Run(config, task, step, own, watcher), own, sources, started)
 
@@ -226,8 +224,14 @@ def make_step(backend: str, task: Task, config: TrainConfig, ranks: Ranks = ALON
     raise BadInputError(f"there is no backend {backend}; choose from {', '.join(BACKENDS)}")
 
 
-def _admit(config: TrainConfig | None, out: Path, *, resume: bool) -> TrainConfig:
-    """Return the configuration of the run in OUT, new or resumed."""
+def admitted(config: TrainConfig | None, out: Path, *, resume: bool) -> TrainConfig:
+    """Return the configuration of the run in OUT, new or resumed.
+
+    Raises:
+        BadInputError: there is no configuration, or with RESUME no run.
+        MismatchError: the run is one of another CONFIG.
+        TargetExistsError: OUT exists and RESUME was not given.
+    """
     saved = out / CONFIG
     if not resume:
         if config is None:
@@ -248,8 +252,11 @@ def _admit(config: TrainConfig | None, out: Path, *, resume: bool) -> TrainConfi
     return old
 
 
-def _create(staging: Staging, config: TrainConfig, checked: Preflight) -> None:
-    """Make the run's folder with its configuration, in one step."""
+def _create(
+    staging: Staging, task: Task, config: TrainConfig, step: Step, watcher: Watcher
+) -> None:
+    """Make the run's folder with its configuration, in one step, once the run has passed its check."""
+    checked = step.ranks.first(lambda: _checked(task, config, step, watcher))
     report = json.dumps(checked.document(), indent=1) + "\n"
     with writing(staging.target):
         (staging.folder / CONFIG).write_text(dump_config(config), encoding="utf-8")
@@ -257,11 +264,11 @@ def _create(staging: Staging, config: TrainConfig, checked: Preflight) -> None:
     staging.publish()
 
 
-def _checked(task: Task, config: TrainConfig, step: Step, progress: Progress) -> Preflight:
+def _checked(task: Task, config: TrainConfig, step: Step, watcher: Watcher) -> Preflight:
     """Return the passed check of the run; what would end it later is refused before there is one."""
     check_result(task, config.adapter)
     checked = _check(task, config, step).require()
-    _tell(progress, checked.notes)
+    _tell(watcher.progress, checked.notes)
     if task.objective.asked:
         task.objective.measure(step, task.splits["validation"], config.batch_size)
     return checked

@@ -44,6 +44,7 @@ def apart(tmp_path, **settings):
     return np.abs(losses - other).max(), np.abs(figures - others).max()
 
 
+@pytest.mark.heavy
 def test_backends_validate_alike_where_no_rounding_moves_a_parameter(tmp_path):
     losses, figures = apart(tmp_path, freeze=["0.bias"])
     assert losses < 1e-6
