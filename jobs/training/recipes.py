@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ... import __version__
-from ...converters.checkpoints import open_checkpoint, require_target
+from ...converters.checkpoints import open_checkpoint
 from ...converters.common.hints import command
 from ...converters.common.repositories import recorded
 from ...converters.common.system import writing

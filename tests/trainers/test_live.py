@@ -339,3 +339,14 @@ def test_buffers_of_a_parametrization_train_in_both_backends(tmp_path):
         _, result = train(Distance, Points(40, 0), tmp_path / backend, own, backend)
         losses.append(result.best["loss"])
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+def test_a_loss_that_nothing_changes_is_refused_in_one_line_and_not_by_every_parameter(tmp_path):
+    class Alone(Distance):
+        def forward(self, x, y):
+            scores = self.model(x) @ y.mT  # of one example against itself
+            return torch.nn.functional.cross_entropy(scores, torch.arange(len(x)))
+
+    with pytest.raises(MismatchError, match="batch_size=2") as caught:
+        train(Alone, Points(20, 0), tmp_path / "run", batch_size=1)
+    assert len(caught.value.problems) == 1

@@ -99,8 +99,9 @@ def _words(
     first = found[0]
     if first["type"] == "missing":
         return _missing(key, config, settings)
+    unspaced = _unspaced(key) if first["input"] is None else ""
     if first["type"] == "extra_forbidden":
-        return _unknown(key, config, settings)
+        return unspaced or _unknown(key, config, settings)
     if first["type"] == "union_tag_invalid":
         return _unknown_tag(first["ctx"], files=key == "data")
     if first["type"] == "union_tag_not_found":
@@ -108,7 +109,6 @@ def _words(
     wanted = list(dict.fromkeys(_wanted(it, _place(it["loc"], config)) for it in found))
     if None in wanted:
         return str(first["msg"]).removeprefix("Value error, ")
-    unspaced = _unspaced(key) if first["input"] is None else ""
     return unspaced or f"cannot be {_shown(first['input'])}; give {' or '.join(map(str, wanted))}"
 
 
