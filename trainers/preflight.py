@@ -178,7 +178,8 @@ def _row_problems(
     """Return what is wrong with the gradients FOUND, by parameter unless one word says it of all."""
     # PyTorch, the last, has no gradient at all of what no loss reaches.
     attached = [*found.values()][-1].arrays
-    if not attached or not any(map(_varies, found.values())):
+    several = sum(row.trainable for row in rows) > 1
+    if not attached or (several and not any(map(_varies, found.values()))):
         return [CONSTANT if attached else DETACHED]
     alive = [row.name for row in rows if row.trainable and not _dead(row)]
     return [text for row in rows for text in _problems(row, tolerance, alive)]
