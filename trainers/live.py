@@ -78,8 +78,7 @@ def live(
             "data": data if splits is None else {"kind": f"{ORIGIN}{type(data).__name__}"},
         }
     )
-    own = (module, *([] if named or isinstance(objective, type) else [objective]))
-    module, *instances = copied_together(*own)
+    module, *instances = copied_together(module, *([objective] if isinstance(kind, Copies) else []))
     return config, Live(module, Copies(*instances) if instances else kind, metric, splits)
 
 

@@ -115,12 +115,12 @@ def _words(
 def _unspaced(key: str) -> str:
     """Return what to say of KEY, which has no value, where it holds one behind a colon; else nothing.
 
-    >>> _unspaced("data.columns.x:price"), _unspaced("data.columns.x")
-    ('YAML takes it for a name without a value; write a space after the colon, {x: price}', '')
+    >>> _unspaced("data.columns.x:price"), _unspaced("data.columns.x"), _unspaced("adapter.dropout:0.1")[-14:]
+    ('YAML takes it for a name without a value; write a space after the colon, {x: price}', '', '{dropout: 0.1}')
     """
-    name, _, value = key.rpartition(".")[2].partition(":")
+    name, _, value = key.partition(":")
     hint = "YAML takes it for a name without a value; write a space after the colon"
-    return f"{hint}, {{{name}: {value}}}" if value else ""
+    return f"{hint}, {{{name.rpartition('.')[2]}: {value}}}" if value else ""
 
 
 def _missing(key: str, config: type[BaseModel], settings: Mapping[str, Any]) -> str:
