@@ -154,6 +154,21 @@ def test_a_setting_beside_resume_is_held_against_the_runs_own():
     invoke("train", "run", "--resume", "--set", "steps=4", code=0)
 
 
+def of_no_model():
+    """Write a recipe whose model is not there."""
+    recipe = Path("recipe.yaml").read_text().replace("port:make", "nowhere")
+    Path("other.yaml").write_text(recipe.replace("regression", "classification"))
+    return "--recipe", "other.yaml"
+
+
+@pytest.mark.usefixtures("run")
+def test_resume_with_another_recipe_names_the_recipe_and_not_what_that_one_lacks():
+    output = invoke("train", "run", "--resume", *of_no_model())
+    assert "run holds a run of another configuration" in output
+    assert "objective.name: regression in the run, classification asked for" in output
+    assert "no run to resume" in invoke("train", "elsewhere", "--resume", *of_no_model())
+
+
 @pytest.mark.usefixtures("run")
 def test_a_file_is_no_run_to_resume():
     Path("file").touch()

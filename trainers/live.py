@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..converters.models.factories import framework_or_none, kind_of
+from ..converters.models.factories import copied_together, framework_or_none, kind_of
 from ..errors import BadInputError
+from .checks.decisions import require_no_parameter_hooks
 from .config import ORIGIN, TrainConfig, validate
 from .data.batches import Batch, Dataset
 from .data.given import Given, Orders
@@ -55,9 +56,11 @@ def live(
     Raises:
         BadInputError: MODULE or DATA is none of these.
         MismatchError: a setting is wrong.
+        UnsupportedError: MODULE, or an instance, has hooks of parameters.
     """
     if framework_or_none(module) != "torch":
         raise BadInputError(f"module is {kind_of(module)}; give a torch.nn.Module")
+    require_no_parameter_hooks(module)
     metric = settings.get("metric")
     if not callable(metric):
         metric = None
@@ -75,11 +78,12 @@ def live(
             "data": data if splits is None else {"kind": f"{ORIGIN}{type(data).__name__}"},
         }
     )
-    return config, Live(copy.deepcopy(module), kind, metric, splits)
+    module, *instances = copied_together(module, *([objective] if isinstance(kind, Copies) else []))
+    return config, Live(module, Copies(*instances) if instances else kind, metric, splits)
 
 
 class Copies:
-    """An objective made of a module as an INSTANCE was made of its own: a copy around the module."""
+    """An objective of a module as an INSTANCE is one of its own: the instance, and a copy around any other."""
 
     def __init__(self, instance: Any) -> None:
         if not hasattr(instance, "model"):
@@ -87,11 +91,13 @@ class Copies:
                 f"objective: {type(instance).__name__} has no attribute model, the module that it is"
                 " the loss of; give its class, or a name"
             )
+        require_no_parameter_hooks(instance)
         self._instance = instance
 
     def __call__(self, model: Any) -> Any:
         """Return the objective of MODEL."""
-        return copy.deepcopy(self._instance, {id(self._instance.model): model})
+        own = self._instance
+        return own if own.model is model else copy.deepcopy(own, {id(own.model): model})
 
     def __getattr__(self, name: str) -> Any:
         """Return what the class says of itself."""

@@ -26,7 +26,14 @@ VANISHING: Final = 1e-6  # of the largest gradient: rounding of float32, carried
 DETACHED: Final = (
     "the loss depends on nothing that trains: look for no_grad, detach or numpy in the objective"
 )
+CONSTANT: Final = (
+    "every gradient of the first batch is exactly zero, whatever trains: an objective that compares the"
+    " examples of a batch wants at least two of them (--set batch_size=2), others a look at their loss"
+)
 VANISHES: Final = "zero up to rounding (a key's bias cancels in softmax)"
+CANCELLED: Final = (
+    "zero up to rounding in train mode (batch statistics cancel it), not in eval mode"
+)
 
 
 class PreflightError(MismatchError):
@@ -161,12 +168,26 @@ def check_gradients(
     rows = tuple(
         _row(name, parameter, found) for name, parameter in _all(parameters, found).items()
     )
-    alive = [row.name for row in rows if row.trainable and not _dead(row)]
-    of_rows = [text for row in rows for text in _problems(row, tolerance, alive)]
+    problems = [*_loss_problems(found, tolerance), *_row_problems(found, rows, tolerance)]
+    return Preflight({name: got.loss for name, got in found.items()}, rows, tuple(problems), probed)
+
+
+def _row_problems(
+    found: Mapping[str, Gradients], rows: Sequence[Row], tolerance: float
+) -> list[str]:
+    """Return what is wrong with the gradients FOUND, by parameter unless one word says it of all."""
     # PyTorch, the last, has no gradient at all of what no loss reaches.
     attached = [*found.values()][-1].arrays
-    problems = [*_loss_problems(found, tolerance), *(of_rows if attached else [DETACHED])]
-    return Preflight({name: got.loss for name, got in found.items()}, rows, tuple(problems), probed)
+    several = sum(row.trainable for row in rows) > 1
+    if not attached or (several and not any(map(_varies, found.values()))):
+        return [CONSTANT if attached else DETACHED]
+    alive = [row.name for row in rows if row.trainable and not _dead(row)]
+    return [text for row in rows for text in _problems(row, tolerance, alive)]
+
+
+def _varies(found: Gradients) -> bool:
+    """Return whether a gradient is anything but zero."""
+    return any(np.any(array) for array in found.arrays.values())
 
 
 def with_hardest(
@@ -193,6 +214,12 @@ def with_hardest(
         wrong = f"the gradient of {bad[0]}" if np.isfinite(losses[what]) else "the loss"
         problems.append(f"{what}: {wrong} is not finite in {step.backend}; {explain(batch)}")
     return replace(checked, hardest=losses, problems=(*checked.problems, *problems))
+
+
+def with_cancelled(checked: Preflight, names: Collection[str]) -> Preflight:
+    """Return CHECKED with what is said of the parameters NAMES, which batch statistics cancel."""
+    rows = [row._replace(note=CANCELLED) if row.name in names else row for row in checked.rows]
+    return replace(checked, rows=tuple(rows))
 
 
 def with_cause(checked: Preflight, why: Callable[[], str]) -> Preflight:

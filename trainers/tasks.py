@@ -26,6 +26,7 @@ from .adapters import (
     turned,
     with_magnitudes,
 )
+from .checks.decisions import require_no_parameter_hooks
 from .config import TrainConfig
 from .configuration.opening import opened
 from .configuration.updates import AdapterSection
@@ -205,6 +206,7 @@ def _checked(task: Task, config: TrainConfig) -> Task:
         BadInputError: nothing would train, or PyTorch cannot compute the loss.
         MismatchError: patterns that mean nothing, or parameters that would not train.
     """
+    require_no_parameter_hooks(task.loss)
     left = keep_frozen(task.loss, config.train, config.freeze)
     if not (config.adapter or any(it.requires_grad for it in task.loss.parameters())):
         raise BadInputError("freeze leaves nothing to train; take something out of it")
@@ -264,6 +266,8 @@ def _build_module(model: Model) -> Any:
     from ..converters.maps.sources.torch_side import with_torch_side
     from ..converters.runtimes.torch import build_module
 
+    if model.factory:
+        require_no_parameter_hooks(model.factory)
     own: Any = model.factory.named_parameters() if model.factory else ()
     trainable = {name: parameter.requires_grad for name, parameter in own}
     module = build_module(with_torch_side(model)).train()  # which froze everything, in eval mode

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib.util
 import inspect
 import os
@@ -10,10 +11,10 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any, Final
+from types import CellType, FrameType, FunctionType, TracebackType
+from typing import Any, Final, TypeVar
 
 from ...errors import UsersCodeError, WeighbridgeError, legible
 from .memory import ran_out
@@ -26,6 +27,7 @@ LONGEST: Final = 400  # characters of a message
 # Operations in messages of exporters: <OpOverload(op='aten.sin'...)>, ops: aten.sin.default, op: target: sin.default.
 NAMED: Final = re.compile(r"(?:op='|ATen ops: |, (?=aten\.)|op: target: )(\w+(?:\.\w+)*)")
 COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal
+T = TypeVar("T")
 _named: set[Path] = set()  # files and folders of the code that users named
 
 
@@ -202,3 +204,59 @@ def kept_apart() -> Iterator[None]:
             yield
     finally:
         os.chdir(here)
+
+
+def deep_copied(things: T, modules: Iterable[Any], known: dict[int, Any] | None = None) -> T:
+    """Return ``copy.deepcopy(things, known)`` whose functions have of the copy what the others have of THINGS.
+
+    Python shares functions between a module and its copy, so that a hook that puts something aside in ``self``
+    goes on putting it into the first one. What a function has from elsewhere stays as it is.
+
+    Args:
+        things: what is copied.
+        modules: those of PyTorch in it, whose hooks and attributes may be functions.
+        known: by id what a copy has in place of things, as ``copy.deepcopy`` takes it; it gets all others.
+    """
+    memo = {} if known is None else known
+    twins = {it: _twin(it) for it in _functions(modules)}
+    memo.update({id(old): new for old, new in twins.items()})
+    made = copy.deepcopy(things, memo)
+    for old, new in twins.items():
+        for ours, theirs in zip(old.__closure__ or (), new.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # it is empty
+                theirs.cell_contents = memo.get(id(ours.cell_contents), ours.cell_contents)
+    return made
+
+
+def _functions(modules: Iterable[Any]) -> set[FunctionType]:
+    """Return the functions that MODULES and their parts hold and that have something from where they were written."""
+    held = (value for module in modules for part in module.modules() for value in _values(part))
+    waiting, found = [*held], set()
+    while waiting:
+        it = waiting.pop()
+        if isinstance(it, FunctionType) and it.__closure__ and it not in found:
+            found.add(it)
+            waiting += _enclosed(it)
+    return found
+
+
+def _values(part: Any) -> Iterator[Any]:
+    for value in vars(part).values():
+        yield from value.values() if isinstance(value, dict) else [value]
+
+
+def _enclosed(function: FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # it is empty
+            yield cell.cell_contents
+
+
+def _twin(function: FunctionType) -> FunctionType:
+    """Return FUNCTION once more, with nothing yet from where it was written."""
+    cells = tuple(CellType() for _ in function.__closure__ or ())
+    twin = FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, cells
+    )
+    twin.__kwdefaults__, twin.__qualname__ = function.__kwdefaults__, function.__qualname__
+    vars(twin).update(vars(function))
+    return twin

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import copyreg
 import importlib
 import inspect
@@ -17,6 +16,7 @@ from ...errors import BadInputError, MismatchError, UsersCodeError, WeighbridgeE
 from ..common.memory import pass_on_shortage
 from ..common.users_code import (
     OURS,
+    deep_copied,
     described,
     fault_of,
     innermost,
@@ -246,19 +246,25 @@ def run_module(module: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def copied(module: Any) -> Any:
-    """Return a copy of MODULE, which a factory built; MLX's functions and dtypes in it are shared.
+    """Return a copy of MODULE, which a factory built; see ``copied_together``."""
+    return copied_together(module)[0]
+
+
+def copied_together(*modules: Any) -> tuple[Any, ...]:
+    """Return copies of MODULES and of what they have in common; MLX's functions and dtypes in them are shared.
 
     Raises:
-        UsersCodeError: it holds something that cannot be copied, such as a lock or a generator.
+        UsersCodeError: one holds something that cannot be copied, such as a lock or a generator.
     """
     shared = dict.fromkeys(_types_of_mlx(), lambda _: "")  # a text says that there is but one of it
     try:
         with mock.patch.dict(copyreg.dispatch_table, shared):
-            return copy.deepcopy(module)
+            made: tuple[Any, ...] = deep_copied(modules, modules)
+            return made
     except Exception as error:
         pass_on_shortage(error)
         raise UsersCodeError(
-            f"{type(module).__name__} cannot be copied: {reason_of(error)}; a module has to hold what"
+            f"{type(modules[0]).__name__} cannot be copied: {reason_of(error)}; a module has to hold what"
             " copy.deepcopy takes"
         ) from error
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ... import __version__
-from ...converters.checkpoints import open_checkpoint, require_target
+from ...converters.checkpoints import open_checkpoint
 from ...converters.common.hints import command
 from ...converters.common.repositories import recorded
 from ...converters.common.system import writing
@@ -83,12 +83,11 @@ def train(
     with ranks.together():
         begin = partial(_begun, target, recipe, overrides, resume=resume)
         config, begun, target = ranks.first(begin)
-        completing = partial(complete, begun) if begun else lambda _folder: None
         watch = nullcontext(None) if ranks.rank else watched(target, begun, **watching)
         with watch as progress:
-            watchers: Any = {"progress": progress, "complete": completing}
+            watchers: Any = {"progress": progress, "complete": partial(complete, begun)}
             result = run(config, target, backend=backend, resume=resume, **watchers)
-        if begun and not ranks.rank:
+        if not ranks.rank:
             result = noted(result, begun)
         ranks.write(partial(record, target))
     return result
@@ -113,9 +112,10 @@ def noted(result: TrainResult, config: TrainConfig) -> TrainResult:
 
 def _begun(
     target: Path | None, recipe: Path | str | None, overrides: Sequence[str], *, resume: bool
-) -> tuple[TrainConfig | None, TrainConfig | None, Path]:
-    """Return the configuration that is asked for, that of the run, where there is one, and its folder."""
+) -> tuple[TrainConfig | None, TrainConfig, Path]:
+    """Return the configuration that is asked for, that of the run, and its folder."""
     from ...trainers.config import load_config
+    from ...trainers.runs.loop import admitted
 
     if recipe is None and target and not resume:
         require_folder_name(target)
@@ -123,11 +123,8 @@ def _begun(
     saved = target / CONFIG
     base = saved if resume and recipe is None and saved.is_file() else recipe
     config = load_config(base, overrides) if recipe or overrides or not resume else None
-    if not resume:
-        require_target(target, "run")
-    begun = config or (load_config(saved) if saved.is_file() else None)
-    if begun:
-        require_memory_of(begun)
+    begun = admitted(config, target, resume=resume)
+    require_memory_of(begun)
     return config, begun, target
 
 

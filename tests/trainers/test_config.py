@@ -55,6 +55,8 @@ REFUSED = {  # override -> what the message must say
     "data={kind: text, train: a, length: 16}": "data.length: cannot be 16; give a list, such as [16]",
     "data={kind: series, train: a, columns: {x:price}}": "data.columns.x:price: YAML takes it for a name"
     " without a value; write a space after the colon, {x: price}",
+    "optimizer.groups=[{match: [bias], learning_rate:1}]": "optimizer.groups.0.learning_rate:1: YAML takes it"
+    " for a name without a value; write a space after the colon, {learning_rate: 1}",
     "data.window=3": "data.window: no such key (bars have it)",
     "data.columns.text=a": "data.columns.text: no such key (text and labelled have it)",
     "data=3": "data: cannot be 3; give its kind, of pairs, series,",

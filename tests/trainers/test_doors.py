@@ -364,7 +364,7 @@ class WantsMore(torch.nn.Linear):
 
 
 def test_a_model_that_wants_other_inputs_is_refused_in_one_line(decoder_config):
-    config = decoder_config(objective="masked_lm", adapter=None)
+    config = decoder_config(objective="causal_lm", adapter=None)
     with pytest.raises(
         BadInputError, match=r"cannot take an example of the data, ids .*: .*'speed'"
     ):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import weighbridge
-from weighbridge.errors import BadInputError, MismatchError, UsersCodeError
+from weighbridge.errors import BadInputError, MismatchError, UnsupportedError, UsersCodeError
 from weighbridge.trainers.live import live
 from weighbridge.trainers.runs.loop import make_step
 from weighbridge.trainers.tasks import build_task
@@ -255,3 +255,98 @@ def test_looking_at_the_data_takes_losses_of_whole_batches_and_leaves_buffers_as
     data = {"train": Points(8, 0), "validation": Points(8, 0)}
     config, there = live(Counting(), Halves, data, SHORT)
     assert build_task(config, live=there).module.calls == 0
+
+
+class Watched(Distance):
+    """Adds what the model finds, which a hook puts aside."""
+
+    found = None
+
+    def forward(self, x, y):
+        error = super().forward(x, y)
+        return error + self.found.square().mean()
+
+    def put(self, _module, _inputs, found):
+        self.found = found
+
+
+def by_closure(objective):
+    objective.model.register_forward_hook(
+        lambda _module, _inputs, found: setattr(objective, "found", found)
+    )
+
+
+def by_method(objective):
+    objective.model.register_forward_hook(objective.put)
+
+
+def tripled(objective):
+    objective.found = torch.zeros(1)
+    objective.register_forward_hook(lambda _module, _inputs, loss: 3 * loss)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("hook", [by_closure, by_method, tripled])
+def test_forward_hooks_of_an_instance_act(hook, backend, tmp_path):
+    own, data = module(), Points(20, 0)
+    objective = Watched(own)
+    hook(objective)
+    rows = {name: torch.from_numpy(array) for name, array in data.batch(range(20)).items()}
+    with torch.no_grad():
+        wanted = objective(**rows).item()
+    splits = {"train": data, "validation": data}
+    _, result = train(objective, splits, tmp_path / "run", own, backend, steps=1)
+    assert result.before["loss"] == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+@pytest.mark.parametrize("instance", [False, True])
+def test_hooks_of_parameters_are_refused_by_name(register, instance, backend, tmp_path):
+    own = module()
+    getattr(own.weight, register)(double)
+    objective = Distance(own) if instance else Distance
+    with pytest.raises(UnsupportedError, match="weight: double"):
+        train(objective, Points(20, 0), tmp_path / "run", own, backend)
+    assert not (tmp_path / "run").exists()
+
+
+def double(gradient):
+    return 2 * gradient
+
+
+def test_a_class_that_gives_parameters_hooks_is_refused(tmp_path):
+    class Doubled(Distance):
+        def __init__(self, model):
+            super().__init__(model)
+            model.weight.register_hook(double)
+
+    with pytest.raises(UnsupportedError, match=r"model\.weight: double"):
+        train(Doubled, Points(20, 0), tmp_path / "run")
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_a_module_that_cannot_be_copied_is_refused_in_one_line(tmp_path):
+    own = torch.nn.utils.weight_norm(module())
+    with pytest.raises(UsersCodeError, match="Linear cannot be copied"):
+        train(Distance, Points(20, 0), tmp_path / "run", own)
+
+
+def test_buffers_of_a_parametrization_train_in_both_backends(tmp_path):
+    losses = []
+    for backend in BACKENDS:
+        own = torch.nn.utils.parametrizations.spectral_norm(module())
+        _, result = train(Distance, Points(40, 0), tmp_path / backend, own, backend)
+        losses.append(result.best["loss"])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+def test_a_loss_that_nothing_changes_is_refused_in_one_line_and_not_by_every_parameter(tmp_path):
+    class Alone(Distance):
+        def forward(self, x, y):
+            scores = self.model(x) @ y.mT  # of one example against itself
+            return torch.nn.functional.cross_entropy(scores, torch.arange(len(x)))
+
+    with pytest.raises(MismatchError, match="batch_size=2") as caught:
+        train(Alone, Points(20, 0), tmp_path / "run", batch_size=1)
+    assert len(caught.value.problems) == 1

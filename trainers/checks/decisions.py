@@ -1,4 +1,4 @@
-"""Modules that no recording holds, and batches for which a recorded one would decide otherwise: refused."""
+"""Modules that no recording or copy holds, and batches for which a recorded one would decide otherwise: refused."""
 
 from __future__ import annotations
 
@@ -26,6 +26,22 @@ def require_recordable(module: Any) -> None:
                 f"{type(part).__name__} attends in windows that it counts from the length of a text, which"
                 " cannot be recorded for MLX; --backend torch trains it"
             )
+
+
+def require_no_parameter_hooks(module: Any) -> None:
+    """Refuse a MODULE with hooks of parameters: what trains are copies, which PyTorch makes without them.
+
+    Raises:
+        UnsupportedError: names the parameters and their hooks.
+    """
+    from ...converters.captures.torch_to_mlx.recording.hooks import hooks_of_parameters
+
+    if found := [*hooks_of_parameters(module)]:
+        raise UnsupportedError(
+            "hooks of parameters would not act in training, which works on copies: compute with what is to"
+            " train in forward, such as weight * mask, or write it into a torch.autograd.Function",
+            found,
+        )
 
 
 def require_held(captured: Any, inputs: Mapping[str, Any], found: Array | float) -> None:

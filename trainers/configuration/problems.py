@@ -99,8 +99,9 @@ def _words(
     first = found[0]
     if first["type"] == "missing":
         return _missing(key, config, settings)
+    unspaced = _unspaced(key) if first["input"] is None else ""
     if first["type"] == "extra_forbidden":
-        return _unknown(key, config, settings)
+        return unspaced or _unknown(key, config, settings)
     if first["type"] == "union_tag_invalid":
         return _unknown_tag(first["ctx"], files=key == "data")
     if first["type"] == "union_tag_not_found":
@@ -108,19 +109,18 @@ def _words(
     wanted = list(dict.fromkeys(_wanted(it, _place(it["loc"], config)) for it in found))
     if None in wanted:
         return str(first["msg"]).removeprefix("Value error, ")
-    unspaced = _unspaced(key) if first["input"] is None else ""
     return unspaced or f"cannot be {_shown(first['input'])}; give {' or '.join(map(str, wanted))}"
 
 
 def _unspaced(key: str) -> str:
     """Return what to say of KEY, which has no value, where it holds one behind a colon; else nothing.
 
-    >>> _unspaced("data.columns.x:price"), _unspaced("data.columns.x")
-    ('YAML takes it for a name without a value; write a space after the colon, {x: price}', '')
+    >>> _unspaced("data.columns.x:price"), _unspaced("data.columns.x"), _unspaced("adapter.dropout:0.1")[-14:]
+    ('YAML takes it for a name without a value; write a space after the colon, {x: price}', '', '{dropout: 0.1}')
     """
-    name, _, value = key.rpartition(".")[2].partition(":")
+    name, _, value = key.partition(":")
     hint = "YAML takes it for a name without a value; write a space after the colon"
-    return f"{hint}, {{{name}: {value}}}" if value else ""
+    return f"{hint}, {{{name.rpartition('.')[2]}: {value}}}" if value else ""
 
 
 def _missing(key: str, config: type[BaseModel], settings: Mapping[str, Any]) -> str:

@@ -119,7 +119,7 @@ class Text:
         hiding: Hiding | None = None,
     ) -> None:
         self.texts, self.report = texts, report
-        self._lengths, self._hiding = lengths, hiding
+        self._lengths, self._hiding, self.hides = lengths, hiding, hiding is not None
         digest = xxhash.xxh3_128(repr(hiding and hiding._replace(special=frozenset())).encode())
         for text in texts:
             digest.update(f"{len(text.ids)} ".encode())

@@ -60,6 +60,8 @@ class MaskedLM(nn.Module):
     dynamic: ClassVar = {name: {0: "batch", 1: "sequence"} for name in ("ids", "mask", "labels")}
     weight = staticmethod(labels)
     measure = staticmethod(measure_tokens)
+    hidden: ClassVar = True  # what is to be found
+    shown: ClassVar = "masked_lm finds tokens that are hidden, and none are; --set data.hide=0.15"
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -76,8 +78,10 @@ class MaskedLM(nn.Module):
         return labels
 
     @classmethod
-    def check(cls, module: Any, _: Mapping[str, Dataset]) -> list[str]:
-        """Return why MODULE finds no tokens of a text: no head, or an encoder that would show them to its decoder."""
+    def check(cls, module: Any, splits: Mapping[str, Dataset]) -> list[str]:
+        """Return why MODULE finds no tokens of a text: no head, an encoder that shows them to its decoder, or data that do."""
+        if getattr(splits["train"], "hides", cls.hidden) is not cls.hidden:
+            return [cls.shown]
         name, config = type(module).__name__, getattr(module, "config", None)
         base: Any = getattr(module, "base_model", module)
         bare = base is module and not getattr(base, "get_output_embeddings", lambda: True)()
@@ -91,6 +95,11 @@ class CausalLM(MaskedLM):
     """The loss of every token whose label is not -100, found from those before it."""
 
     weight = staticmethod(next_labels)
+    hidden: ClassVar = False
+    shown: ClassVar = (
+        "causal_lm finds the next of tokens that are there, and data.hide hides some; leave it out, or take"
+        " objective=masked_lm"
+    )
 
     answers = staticmethod(next_tokens)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -23,12 +23,13 @@ from ...converters.common.system import writing
 from ...converters.documents import RECORD, read_optional
 from ...errors import BadInputError, MismatchError, Terminated, WeighbridgeError
 from ..bundled import provide
+from ..checks.cancelled import cancelled, cancelled_note
 from ..checks.decisions import require_recordable
 from ..checks.explained import explained
 from ..checks.hardest import hardest_batches
 from ..config import TrainConfig, differences, dump_config, load_config
 from ..export import check_result
-from ..preflight import Preflight, check_gradients, with_cause, with_hardest
+from ..preflight import Preflight, check_gradients, with_cancelled, with_cause, with_hardest
 from ..ranks import ALONE, Ranks, ranks_of, require_divisible
 from ..steps.base import Step
 from ..tasks import Task, build_task
@@ -49,7 +50,7 @@ class Watching(TypedDict, total=False):
     complete: Callable[[Path], None]
 
 
-__all__ = ["BACKENDS", "TrainResult", "backend_of", "make_step", "preflight", "train"]
+__all__ = ["BACKENDS", "TrainResult", "admitted", "backend_of", "make_step", "preflight", "train"]
 
 
 def train(
@@ -80,7 +81,7 @@ def train(
         TrainingInterrupted: Ctrl-C; a checkpoint was written.
     """
     started, ranks = time.monotonic(), ranks_of(backend)
-    config = ranks.first(lambda: _admit(config, out, resume=resume))
+    config = ranks.first(lambda: admitted(config, out, resume=resume))
     watcher = Watcher() if ranks.rank else watcher_of(config, out, **watching)
     sources = _provided(config, ranks)
     with ranks.folder(out, made=resume) as own, computing(backend, config):
@@ -89,7 +90,7 @@ def train(
             step = make_step(backend, task, config, ranks)
             _admit_step(step, task, own, config, watcher.progress)
             if staging:
-                _create(staging, config, ranks.first(lambda: _checked(task, config, step)))
+                _create(staging, task, config, step, watcher)
         with locked(own), _resumable(own):
             return _completed(Run(config, task, step, own, watcher), own, sources, started)
 
@@ -164,8 +165,12 @@ def _admit_step(step: Step, task: Task, out: Path, config: TrainConfig, progress
     """Make sure that the ranks of STEP can share it and OUT has room; say what is special about it."""
     require_divisible(config, step.ranks, task.objective, step.written)
     step.ranks.write(lambda: require_space(out, _bytes_of(step, config, out)))
-    for notice in (*step.notices, *task.own_notes()):
-        progress(Notice(notice))
+    _tell(progress, step.notices)
+
+
+def _tell(progress: Progress, texts: Iterable[str]) -> None:
+    for text in texts:
+        progress(Notice(text))
 
 
 def _completed(run: Run, out: Path, sources: Sources, started: float) -> TrainResult:
@@ -219,8 +224,14 @@ def make_step(backend: str, task: Task, config: TrainConfig, ranks: Ranks = ALON
     raise BadInputError(f"there is no backend {backend}; choose from {', '.join(BACKENDS)}")
 
 
-def _admit(config: TrainConfig | None, out: Path, *, resume: bool) -> TrainConfig:
-    """Return the configuration of the run in OUT, new or resumed."""
+def admitted(config: TrainConfig | None, out: Path, *, resume: bool) -> TrainConfig:
+    """Return the configuration of the run in OUT, new or resumed.
+
+    Raises:
+        BadInputError: there is no configuration, or with RESUME no run.
+        MismatchError: the run is one of another CONFIG.
+        TargetExistsError: OUT exists and RESUME was not given.
+    """
     saved = out / CONFIG
     if not resume:
         if config is None:
@@ -241,8 +252,11 @@ def _admit(config: TrainConfig | None, out: Path, *, resume: bool) -> TrainConfi
     return old
 
 
-def _create(staging: Staging, config: TrainConfig, checked: Preflight) -> None:
-    """Make the run's folder with its configuration, in one step."""
+def _create(
+    staging: Staging, task: Task, config: TrainConfig, step: Step, watcher: Watcher
+) -> None:
+    """Make the run's folder with its configuration, in one step, once the run has passed its check."""
+    checked = step.ranks.first(lambda: _checked(task, config, step, watcher))
     report = json.dumps(checked.document(), indent=1) + "\n"
     with writing(staging.target):
         (staging.folder / CONFIG).write_text(dump_config(config), encoding="utf-8")
@@ -250,10 +264,11 @@ def _create(staging: Staging, config: TrainConfig, checked: Preflight) -> None:
     staging.publish()
 
 
-def _checked(task: Task, config: TrainConfig, step: Step) -> Preflight:
+def _checked(task: Task, config: TrainConfig, step: Step, watcher: Watcher) -> Preflight:
     """Return the passed check of the run; what would end it later is refused before there is one."""
     check_result(task, config.adapter)
     checked = _check(task, config, step).require()
+    _tell(watcher.progress, checked.notes)
     if task.objective.asked:
         task.objective.measure(step, task.splits["validation"], config.batch_size)
     return checked
@@ -279,4 +294,6 @@ def _check(task: Task, config: TrainConfig, step: Step) -> Preflight:
     checked = with_cause(checked, lambda: explained(task, step, first))
     batches = hardest_batches(train, config.largest_batch, order.divided)
     checked = with_hardest(checked, step, batches, lambda batch: explained(task, step, batch))
-    return replace(checked, notes=tuple(task.notes()))
+    names = cancelled(task, config)
+    notes = (*task.notes(), *cancelled_note(names, config))
+    return replace(with_cancelled(checked, names), notes=notes)

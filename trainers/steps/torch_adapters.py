@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from ...converters.common.users_code import deep_copied
 from ...converters.quantization import Blocks
 from ...converters.quantization.kept import Grid, grid_of
 from ...converters.values import LowRank
@@ -33,32 +33,12 @@ def modules_of(task: Task) -> tuple[Any, Any]:
         for it in (*task.loss.parameters(), *task.evaluated.parameters())
         if not it.requires_grad
     }
-    loss = None
-    if not any(map(_stays, own)):
-        with contextlib.suppress(Exception):  # whatever Python cannot copy
-            loss, evaluated = copy.deepcopy(own, shared)
-    if loss is None:
+    try:
+        loss, evaluated = deep_copied(own, own, shared)
+    except Exception:  # whatever Python cannot copy
         loss, evaluated = _made_again(task)
     attach_adapters(loss.model, task.updates, task.grids.blocks)
     return loss, evaluated
-
-
-def _stays(module: nn.Module) -> bool:
-    """Return whether MODULE holds a function, as hooks are, that would work on a module in a copy as well."""
-    values = [value for part in module.modules() for value in vars(part).values()]
-    held = [
-        it for value in values for it in (value.values() if isinstance(value, dict) else [value])
-    ]
-    return any(
-        isinstance(it, nn.Module | Tensor) for function in held for it in _enclosed(function)
-    )
-
-
-def _enclosed(function: Any) -> Iterator[Any]:
-    """Yield what FUNCTION, if it is one, has from where it was written."""
-    for cell in getattr(function, "__closure__", None) or ():
-        with contextlib.suppress(ValueError):  # it is empty
-            yield cell.cell_contents
 
 
 def _made_again(task: Task) -> tuple[Any, Any]:

@@ -217,10 +217,8 @@ class Captured(Branch):
         return self._recording.graph.sites
 
     def update(self, parameters: Any, strict: bool = True) -> Captured:  # type: ignore[override]
-        """Replace parameters (see ``mlx.nn.Module.update``); a list is a numbered top level."""
-        if isinstance(parameters, list):
-            parameters = {str(i): below for i, below in enumerate(parameters) if below}
-        super().update(parameters, strict)
+        """Replace parameters (see ``mlx.nn.Module.update``); a list may be names that are numbers."""
+        super().update(_named(parameters, self), strict)
         return self
 
     def leaf_modules(self) -> Any:
@@ -370,3 +368,19 @@ class Captured(Branch):
     def dtypes(self) -> Dtypes:
         """Count the dtypes of parameters, buffers and operations."""
         return dtypes_of(self._wiring, self.in_mode(self.training))
+
+
+def _named(parameters: Any, own: Any) -> Any:
+    """Return PARAMETERS with names for numbers where OWN has names: MLX takes ``0.weight`` for an item of a list."""
+    if isinstance(parameters, list) and isinstance(own, dict):
+        numbered = {str(i): below for i, below in enumerate(parameters)}
+        parameters = {name: it for name, it in numbered.items() if not _is_empty(it)}
+    if isinstance(parameters, dict) and isinstance(own, dict):
+        return {name: _named(below, own.get(name)) for name, below in parameters.items()}
+    if isinstance(parameters, list) and isinstance(own, list):
+        return [*map(_named, parameters, own), *parameters[len(own) :]]
+    return parameters
+
+
+def _is_empty(below: Any) -> bool:
+    return isinstance(below, dict | list) and not below

@@ -267,11 +267,23 @@ def test_an_encoder_that_would_see_what_it_is_to_find_is_refused(tmp_path):
     settings = [f"data.{it}={tmp_path / 'texts.jsonl'}" for it in ("train", "validation")]
     settings += ["data.kind=text", "batch_size=1", f"model={tmp_path / 'bert'}"]
     words = [word for one in settings for word in ("--set", one)]
-    refused = ["train", str(tmp_path / "run"), *words, "--set", "objective=causal_lm"]
-    found = CliRunner().invoke(main, refused)
-    assert found.exit_code == 3
-    assert "BertForMaskedLM looks at the tokens that it is to find next" in found.output
-    assert "objective=masked_lm" in found.output
+    says = {
+        (
+            "causal_lm",
+        ): "BertForMaskedLM looks at the tokens that it is to find next; encoders take objective=masked_lm",
+        (
+            "masked_lm",
+        ): "masked_lm finds tokens that are hidden, and none are; --set data.hide=0.15",
+        (
+            "causal_lm",
+            "data.hide=0.5",
+        ): "data.hide hides some; leave it out, or take objective=masked_lm",
+    }
+    for (objective, *more), answer in says.items():
+        asked = [word for one in (f"objective={objective}", *more) for word in ("--set", one)]
+        found = CliRunner().invoke(main, ["train", str(tmp_path / "run"), *words, *asked])
+        assert found.exit_code == 3
+        assert answer in found.output
 
 
 @pytest.mark.parametrize(

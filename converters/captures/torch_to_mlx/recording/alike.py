@@ -8,7 +8,6 @@ one mode alone may be answered otherwise at another size.
 from __future__ import annotations
 
 import builtins
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 from unittest import mock
@@ -22,6 +21,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ....common.memory import pass_on_shortage
+from ....common.users_code import deep_copied
 from .deciding.sizes import length
 
 LARGE: Final = 1 << 20  # bytes
@@ -53,7 +53,7 @@ def twin(module: nn.Module) -> nn.Module | None:
     tensors = (*module.parameters(), *module.buffers())
     shared: dict[int, Any] = {id(it): it for it in tensors if it.nbytes > LARGE}
     try:
-        return copy.deepcopy(module, shared)
+        return deep_copied(module, [module], shared)
     except Exception as error:
         pass_on_shortage(error)
         return None

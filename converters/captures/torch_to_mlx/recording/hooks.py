@@ -32,15 +32,18 @@ def refuse_hooks(module: torch.nn.Module) -> None:
             for kind in _BACKWARD
             if getattr(child, kind)
         ),
-        *(
-            f"parameter {path}: {_names(getattr(parameter, kind))}"
-            for path, parameter in module.named_parameters()
-            for kind in _OF_TENSORS
-            if getattr(parameter, kind)
-        ),
+        *hooks_of_parameters(module),
     ]
     if found:
         raise UnsupportedError(f"hooks of the backward pass cannot be recorded: {_ADVICE}", found)
+
+
+def hooks_of_parameters(module: torch.nn.Module) -> Iterator[str]:
+    """Yield the parameters of MODULE whose gradient runs hooks, each with these; a copy of it has none."""
+    for path, parameter in module.named_parameters():
+        for kind in _OF_TENSORS:
+            if hooks := getattr(parameter, kind):
+                yield f"parameter {path}: {_names(hooks)}"
 
 
 def _global_kinds() -> list[str]:

@@ -6,7 +6,6 @@ of the module that has no weights, when it is first asked for.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Literal
@@ -16,6 +15,7 @@ from torch import nn
 
 from .....errors import BadInputError, UnsupportedError
 from ....common.memory import pass_on_shortage
+from ....common.users_code import deep_copied
 
 Modes = Literal["lazy", "both", "one"]
 KNOWN: Final = ("lazy", "both", "one")
@@ -69,7 +69,7 @@ def without_weights(module: nn.Module, dtype: torch.dtype | None = None) -> nn.M
     """
     blank: dict[int, Any] = {id(each): _emptied(each, dtype) for each in module.parameters()}
     try:
-        return copy.deepcopy(module, blank)
+        return deep_copied(module, [module], blank)
     except Exception as error:
         pass_on_shortage(error)
         return None
