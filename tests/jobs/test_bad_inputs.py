@@ -152,6 +152,16 @@ def test_names_of_a_wrapper_are_told_with_what_to_save(model, wrapper, save):
         assert f"{save}.state_dict()" in output
 
 
+@pytest.mark.parametrize("side", ["torch"])
+def test_a_source_that_gives_nan_by_its_weights_is_told_by_them(model):
+    tensors = weights(model)
+    tensors[NORM] = np.full_like(tensors[NORM], np.nan)
+    write(model, tensors)
+    output = invoke("convert", "torch-to-mlx", model, model.with_name("out"))
+    assert f"its own weights are not finite: {NORM}" in output
+    assert "--inputs" not in output
+
+
 def test_a_matrix_on_its_side_is_refused(model):
     tensors, name = weights(model), "model.layers.0.mlp.gate_proj.weight"
     tensors[name] = np.ascontiguousarray(tensors[name].T)
