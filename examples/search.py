@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import xxhash
 
+from weighbridge.errors import WeighbridgeError
 from weighbridge.trainers.data.hybrid import DENSE, lexical_scores, mixed
 from weighbridge.trainers.data.pairs import load_tokenizer
 from weighbridge.trainers.objectives.embedding import TokenEmbedding
@@ -27,6 +28,7 @@ from weighbridge.trainers.objectives.maxsim import MaxSim
 SUFFIXES = (".md", ".py", ".txt")
 TOKENS, WIDTH, BATCH = 48, 32, 32
 INDEX = ".search.npz"
+WORDS = 4  # a paragraph of fewer is a heading
 
 
 class Hit(NamedTuple):
@@ -43,7 +45,11 @@ class Encoder:
     def __init__(self, folder: Path, width: int = WIDTH) -> None:
         from transformers import AutoModelForTextEncoding
 
-        model = AutoModelForTextEncoding.from_pretrained(folder, local_files_only=True).eval()
+        try:
+            model = AutoModelForTextEncoding.from_pretrained(folder, local_files_only=True).eval()
+        except (OSError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            raise SystemExit(f"{folder} has no text encoder of transformers: {reason}") from None
         self._tokenize = load_tokenizer(folder)
         self._embed = TokenEmbedding(model, width)
 
@@ -74,6 +80,10 @@ class Index(NamedTuple):
         found = [(file, text) for file in paragraph_files(folder) for text in paragraphs(file)]
         files = [str(file.relative_to(folder)) for file, _ in found]
         texts = [text for _, text in found]
+        if not texts:
+            raise SystemExit(
+                f"{folder} has no paragraph of {WORDS} words in {', '.join(SUFFIXES)} files"
+            )
         digest = xxhash.xxh3_64_hexdigest(
             "\0".join([str(model.resolve()), *files, *texts]).encode()
         )
@@ -100,19 +110,29 @@ def paragraph_files(folder: Path) -> list[Path]:
 def paragraphs(file: Path) -> list[str]:
     """Return the paragraphs of FILE that have a few words."""
     parts = re.split(r"\n\s*\n", file.read_text(encoding="utf-8", errors="replace"))
-    return [part.strip() for part in parts if len(part.split()) >= 4]
+    return [part.strip() for part in parts if len(part.split()) >= WORDS]
+
+
+def folder_named(text: str) -> Path:
+    """Return the folder that TEXT names; a name that is none would be asked of a model hub."""
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is no folder")
+    return Path(text)
 
 
 def main() -> None:
     """Search as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("model", type=Path)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("model", type=folder_named)
+    parser.add_argument("folder", type=folder_named)
     parser.add_argument("query")
     parser.add_argument("--top", type=int, default=5)
     parser.add_argument("--share", type=float, default=DENSE, help="of meaning, the rest is words")
     args = parser.parse_args()
-    encoder = Encoder(args.model)
+    try:
+        encoder = Encoder(args.model)
+    except WeighbridgeError as error:
+        raise SystemExit(str(error)) from None
     index = Index.of(args.folder, encoder, args.model)
     for hit in index.search(args.query, encoder, args.top, args.share):
         line = " ".join(hit.text.split())

@@ -6,6 +6,7 @@ import importlib
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +14,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.test_docs import PAGES, blocks
+from tests.test_docs import PAGES, ROOT, blocks
 from tests.test_examples import WORLDS, made_by, verbs, world_of
 from weighbridge.cli import main
 
 __all__ = ["world_of"]  # a fixture
-PROGRAM = re.compile(r"(?:\$ )?(weighbridge|python -m weighbridge\.\S+) +([^#]*)")
+PROGRAM = re.compile(
+    r"(?:\$ )?(weighbridge|python -m weighbridge\.\S+|python (?=examples/)) *([^#]*)"
+)
 GIVEN = {"$MODEL": "all-MiniLM-L6-v2"}  # what the README's shell has set
 BASE = "MODEL"  # the base of an adapter that a page has trained, which the run names
 
@@ -65,12 +68,15 @@ def test_the_commands_of_a_page_run_as_written(page, world_of, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("WEIGHBRIDGE_CACHE", str(tmp_path / "cache"))  # users have one
+    (tmp_path / "FOLDER").mkdir()  # of texts, where a page means one
+    shutil.copy(page, tmp_path / "FOLDER")
     for program, line in lines(page):
         words, file = words_of(line)
         known = any(word in line for word in WORLDS) or "$MODEL" in line
         world = world_of(line) if known else None
         if program != "weighbridge":
             enter(tmp_path, None, "")
+            words = [str(ROOT / it) if it.startswith("examples/") else it for it in words]
             subprocess.run([sys.executable, *program.split()[1:], *words], check=True)
             continue
         enter(tmp_path, world, target_of(words))

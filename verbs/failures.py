@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from ..errors import (
     legible,
 )
 from .options import missing_package
+from .stdout import printing
 
 
 class Kind(NamedTuple):
@@ -78,10 +80,11 @@ class Failed(click.ClickException):
         """Print it: as JSON on stdout, or for a person on stderr."""
         if not self.shown:
             return
-        if self.as_json:
-            click.echo(json.dumps({"error": self.document()}, indent=1))
-        else:
-            click.echo(self.shown, file=file, err=True)
+        with printing(sys.stdout if self.as_json else sys.stderr):
+            if self.as_json:
+                click.echo(json.dumps({"error": self.document()}, indent=1))
+            else:
+                click.echo(self.shown, file=file, err=True)
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON-ready data."""

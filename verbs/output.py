@@ -121,16 +121,16 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
     lines += figure_lines(facts.get("figures") or {})
     lines += dropped_lines(facts.get("dropped", ()))
     if facts.get("restored"):
-        lines.append(
-            f"{len(facts['restored'])} tensors restored as they were before the conversion to MLX"
-        )
+        restored = counted(len(facts["restored"]), "tensor")
+        lines.append(f"{restored} restored as they were before the conversion to MLX")
     if facts.get("trained"):
-        lines.append(f"{len(facts['trained'])} tensors of the sidecar left aside: trained since")
+        trained = counted(len(facts["trained"]), "tensor")
+        lines.append(f"{trained} of the sidecar left aside: trained since")
     lines += config_lines(facts.get("config") or {})
     lines += [f"note: {note}" for note in facts.get("notes") or ()]
     side = facts.get("side_files") or {}
     if side.get("copied"):
-        lines.append(f"{len(side['copied'])} side files copied byte for byte")
+        lines.append(f"{counted(len(side['copied']), 'side file')} copied byte for byte")
     lines += facts.get("found", [])
     if side.get("left_out"):
         lines.append(f"left out: {', '.join(side['left_out'])}")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
-from collections.abc import Callable
-from typing import Any, Final, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator
+from typing import IO, Any, Final, ParamSpec
 
 import click
 
 STDOUT: Final = f"{__name__}.stream"  # the stream, in click's ``meta``
 BEFORE: Final = f"{__name__}.before"  # what is called before a result is printed
 Arguments = ParamSpec("Arguments")
-Answer = TypeVar("Answer")
 
 
 def keep_stdout(group: click.Group) -> None:
@@ -37,16 +37,37 @@ def kept(verb: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def result(show: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+def result(show: Callable[Arguments, None]) -> Callable[Arguments, None]:
     """Let SHOW print to stdout in a verb."""
 
     @functools.wraps(show)
-    def shown(*arguments: Arguments.args, **options: Arguments.kwargs) -> Answer:
+    def shown(*arguments: Arguments.args, **options: Arguments.kwargs) -> None:
         context = click.get_current_context(silent=True)
         stream = context.meta.get(STDOUT, sys.stdout) if context else sys.stdout
         if context and BEFORE in context.meta:
             context.meta[BEFORE]()
-        with contextlib.redirect_stdout(stream):
-            return show(*arguments, **options)
+        with contextlib.redirect_stdout(stream), printing(stream):
+            show(*arguments, **options)
 
     return shown
+
+
+@contextlib.contextmanager
+def printing(stream: IO[str] | None) -> Iterator[None]:
+    """Go on where nobody reads STREAM any more, as behind ``| head``: the exit code still is the answer.
+
+    Raises:
+        OSError: nothing can be written there; it names the stream.
+    """
+    try:
+        yield
+    except (
+        BrokenPipeError,
+        SystemExit,
+    ):  # rich ends the process of a closed pipe, by a code of its own
+        if stream:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, "standard output") from error

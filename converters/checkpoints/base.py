@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
+from ...errors import BadInputError
 from ..common.dtypes import NUMPY
 from ..values import Array
 
 MAX_AXES: Final = 64  # the limit of numpy
+WRAPPERS: Final = {
+    "module.": "DataParallel and DistributedDataParallel put",
+    "_orig_mod.": "torch.compile puts",
+}
 CHUNK = 1 << 20  # bytes moved at a time: stays in the cache; 4 MiB took twice the processor time
 
 
@@ -52,6 +57,20 @@ def different(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[s
         shapes = list(wanted[name].shape), list(found[name].shape)
         if shapes[0] != shapes[1]:
             yield f"{name}: expected {shapes[0]}, found {shapes[1]}"
+
+
+def require_unwrapped(names: Collection[str], where: str) -> None:
+    """Refuse a state dict of what was wrapped around a model.
+
+    Raises:
+        BadInputError: each of NAMES begins with the wrapper's own; the message says what to save.
+    """
+    for prefix, who in WRAPPERS.items():
+        if names and all(name.startswith(prefix) for name in names):
+            raise BadInputError(
+                f"{where}: every tensor's name begins with {prefix}, which {who} there; save the state"
+                f" dict of the model inside: model.{prefix}state_dict()"
+            )
 
 
 class Checkpoint(Protocol):

@@ -221,10 +221,12 @@ class Model:
         if self.factory is not None:
             raise BadInputError(f"{self.spec} does not say what it takes; {ASKED}", EXAMPLE)
         kind = self.config.get("model_type", "(none)")
+        port = "; where it is checked, its own mlx.nn module: --candidate-code MODULE:FUNCTION"
         raise BadInputError(
             f"{self.spec}: model_type {kind} is not known here; known are {', '.join(sorted(FAMILIES))},"
             " and what both transformers and an installed MLX library (mlx-lm, mlx-embeddings, mlx-vlm)"
-            " implement. For another, name the code that builds it: --trust-code MODULE:FUNCTION"
+            " implement. For another, name the code that builds it: --trust-code"
+            f" MODULE:FUNCTION{port if self.framework == 'mlx' else ''}"
         )
 
     def require_source(self) -> None:

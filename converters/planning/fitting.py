@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ...errors import BadInputError, MismatchError, UnsupportedError, WeighbridgeError
 from ..checkpoints import Header
-from ..checkpoints.base import different
+from ..checkpoints.base import different, require_unwrapped
 from ..common.hints import dequantizing
 from ..libraries import Target
 from ..libraries.transformers import hub_headers
@@ -93,7 +93,8 @@ def require_possible(model: Model) -> None:
     """Refuse a configuration with more layers than the checkpoint has tensors, before it is built.
 
     Raises:
-        BadInputError: it says so; or there is none and nothing else says what the model is.
+        BadInputError: it says so; or there is none and nothing else says what the model is; or
+            the tensors are those of a wrapper around it.
     """
     if model.path is None or model.map_text or model.factory:
         return
@@ -103,6 +104,7 @@ def require_possible(model: Model) -> None:
             " so nothing says what they are; name the directory that has one, or give a map:"
             " --map FILE.wmap"
         )
+    require_unwrapped(model.checkpoint.headers, model.spec)
     count = len(model.checkpoint.headers)
     inner = model.config.get("text_config")
     for config in (model.config, inner if isinstance(inner, Mapping) else {}):

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import MismatchError, UnsupportedError
+from ..checkpoints.base import require_unwrapped
 from ..libraries.transformers import computed, no_progress_bar, torch_class, transformers_config
 from ..models import Model
 
@@ -89,7 +90,7 @@ def load_pretrained(
         The weight of MODULE that each of TENSORS is in; ``None`` for one that is passed over.
 
     Raises:
-        MismatchError: a weight is missing, unexpected or of another shape; all are listed.
+        WeighbridgeError: a weight is missing, unexpected or of another shape; all are listed.
     """
     from transformers.core_model_loading import convert_and_load_state_dict_in_model
     from transformers.modeling_utils import LoadStateDictConfig
@@ -104,6 +105,7 @@ def load_pretrained(
     absent -= close_towers(module, absent) if towers else set()
     module._adjust_missing_and_unexpected_keys(info)
     if problems := [*missing(module, absent), *loading_problems(info)]:
+        require_unwrapped(tensors, where)
         raise MismatchError(f"{where} does not fit {type(module).__name__}", problems)
     return places(module, tensors)
 

@@ -34,6 +34,7 @@ HYPOTHESES: Final[tuple[tuple[str, Hypothesis], ...]] = (
     ("batch norm", norms.channels),
     ("residual", wiring.residual),
     ("order", wiring.order),
+    ("order", norms.of_another),
     ("mask", attention_mask),
     ("attention", attention_scale),
     ("swapped projections", exchanged),

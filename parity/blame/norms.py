@@ -48,6 +48,42 @@ def _fit_norm(x: Array, y: Array, *, centre: bool) -> tuple[Array, float, Array]
     return (variance, right, shift) if gap <= 1e-6 * norm(y) else None
 
 
+def of_another(it: Observation) -> str | None:
+    """What another norm of the model would make of what a norm receives, whose output is expected."""
+    found, wanted = it.pair
+    beside = [path for path in it.recording if it.recording.get(path + INPUT) is not None]
+    beside = [path for path in beside if _alike(it, path)]
+    here = next(
+        (path for path in beside if np.array_equal(it.rows(it.recording[path]), wanted)), ""
+    )
+    for centre in (True, False) if here and len(wanted) >= ROWS else ():
+        mine = _as_norm(it, here, centre=centre)
+        for path in beside if mine else ():
+            other = _as_norm(it, path, centre=centre) if path != here else None
+            if mine and other and it.accounts(found, wanted, other[1] * mine[0] + other[2]):
+                return (
+                    f"{path} norms what {here} does in the reference: one in the place of another"
+                )
+    return None
+
+
+def _alike(it: Observation, path: str) -> bool:
+    shapes = {it.recording[path].shape, it.recording[path + INPUT].shape, it.wanted.shape}
+    return len(shapes) == 1
+
+
+def _as_norm(it: Observation, path: str, *, centre: bool) -> tuple[Array, Array, Array] | None:
+    """Return what PATH receives without its length, and scale and shift, if PATH is a norm."""
+    x, y = (it.rows(it.recording[name]) for name in (path + INPUT, path))
+    fit = _fit_norm(x, y, centre=centre)
+    if fit is None:
+        return None
+    variance, right, _ = fit
+    x = x - x.mean(axis=1, keepdims=True) if centre else x
+    z = x / np.sqrt(variance + max(right, 1e-300))
+    return z, *_per_channel(z, y)
+
+
 def _per_channel(z: Array, y: Array) -> tuple[Array, Array]:
     mean_z, mean_y = z.mean(axis=0), y.mean(axis=0)
     spread = np.sum((z - mean_z) ** 2, axis=0)

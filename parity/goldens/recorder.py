@@ -36,6 +36,7 @@ from ..weights.sketches.sketch import sketches
 from ..weights.weights import base_weights, has_wider, kept_weights, model_hashes, storage_dtype
 from .golden import SCHEMA, Errors, Golden, Rows, is_golden
 from .rounding import WIDE
+from .silent import gives_nan
 
 if TYPE_CHECKING:
     from ..reference.several import Once
@@ -148,10 +149,7 @@ class Recorder:
             if not has_nan(row, masks_of(self.signature, probe))
         )
         if not kept:
-            raise BadInputError(
-                f"{self.model.spec}: the source itself gives NaN on every probe, so there is nothing"
-                " to compare with; give inputs it can take (--inputs)"
-            )
+            raise gives_nan(self.model)
         return kept
 
     @cached_property

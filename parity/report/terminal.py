@@ -63,6 +63,7 @@ QUESTIONS: Final = {
     "precision": "the dtype that ships",
     "activations": "8 bits of what layers read",
 }
+NARROW: Final = 76  # characters, below which the table of errors has no room for names of probes
 BAR: Final = 10  # cells of a full bar: all that is allowed
 
 
@@ -140,10 +141,30 @@ def stage_table(stages: Sequence[Stage]) -> Table:
     return table
 
 
-def error_table(stage: Stage) -> RenderableType:
-    """Return one row per probe and output, and where the null lies."""
+def errors(stage: Stage, width: int) -> RenderableType:
+    """Return one row per probe and output, and where the null lies.
+
+    A terminal of less than NARROW characters of WIDTH gets a paragraph a row: figures are never cut.
+    """
     rows: Sequence[Mapping[str, Any]] = stage.figures["rows"]
     several = len({row["output"] for row in rows}) > 1
+    named = [(f"{row['probe']} {row['output']}" if several else row["probe"], row) for row in rows]
+    shown = error_table(named) if width >= NARROW else Group(*map(error_line, named))
+    return Group(Text(f"{stage.name}, {stage.figures['dtype']}", style="bold"), shown, null(stage))
+
+
+def error_line(named: tuple[str, Mapping[str, Any]]) -> Text:
+    """Return a row of the table of errors in words."""
+    name, row = named
+    ratios = f"{quotient(row['ratio'])}x, worst token {quotient(row['ratio_worst_token'])}x"
+    return Text(
+        f"{name}: error {row['error']:.2e}, source's {row['source_error']:.2e}, {ratios},"
+        f" {quotient(row['allowed'])} of the allowed"
+    )
+
+
+def error_table(named: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
+    """Return one row per probe and output."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column(
         "probe", overflow="fold", max_width=26
@@ -151,8 +172,7 @@ def error_table(stage: Stage) -> RenderableType:
     for heading in ("error", "source's", "ratio", "worst token"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("of the allowed", no_wrap=True)
-    for row in rows:
-        name = f"{row['probe']} {row['output']}" if several else row["probe"]
+    for name, row in named:
         table.add_row(
             name,
             f"{row['error']:.2e}",
@@ -161,7 +181,7 @@ def error_table(stage: Stage) -> RenderableType:
             f"{quotient(row['ratio_worst_token'])}x",
             bar(row["allowed"]).append(f" {quotient(row['allowed'])}", style="default not dim"),
         )
-    return Group(Text(f"{stage.name}, {stage.figures['dtype']}", style="bold"), table, null(stage))
+    return table
 
 
 def null(stage: Stage) -> Text:
@@ -204,15 +224,15 @@ def provenance_lines(about: Mapping[str, Any]) -> Iterator[Text]:
         yield Text(f"reference in float64 by {named}", style="dim")
 
 
-def sections(verdict: Verdict) -> Iterator[RenderableType]:
-    """Yield the parts of the report, top to bottom."""
+def sections(verdict: Verdict, width: int) -> Iterator[RenderableType]:
+    """Yield the parts of the report, top to bottom, for a terminal of WIDTH characters."""
     yield headline(verdict)
     if verdict.faults:
         yield Padding(fault_table(verdict), (1, 0, 0, 1))
     yield stage_table(verdict.stages)
     for stage in verdict.stages:
         if stage.figures.get("rows"):
-            yield Padding(error_table(stage), (0, 0, 1, 1))
+            yield Padding(errors(stage, width), (0, 0, 1, 1))
     missed = verdict.provenance.get("not_checked", ())
     if missed:
         yield Padding(Text("not checked", style="bold"), (0, 0, 0, 1))
@@ -224,5 +244,5 @@ def sections(verdict: Verdict) -> Iterator[RenderableType]:
 def render(verdict: Verdict, console: Console | None = None) -> None:
     """Print VERDICT to CONSOLE, standard output by default."""
     console = console or Console()
-    for section in sections(verdict):
+    for section in sections(verdict, console.width):
         console.print(section)

@@ -139,6 +139,29 @@ def test_all_that_is_missing_unexpected_or_misshapen_is_in_one_report(model):
     assert f"{QUERY}: expected [64, 48], found [64, 47]" in output
 
 
+@pytest.mark.parametrize("side", ["torch"])
+@pytest.mark.parametrize(
+    ("wrapper", "save"), [("module.", "model.module"), ("_orig_mod.", "model._orig_mod")]
+)
+def test_names_of_a_wrapper_are_told_with_what_to_save(model, wrapper, save):
+    right = shutil.copytree(model, model.with_name("right"))
+    write(model, {f"{wrapper}{name}": array for name, array in weights(model).items()})
+    checked = invoke("parity", "check", right, model)
+    for output in (refused(model), checked):
+        assert f"every tensor's name begins with {wrapper}" in output
+        assert f"{save}.state_dict()" in output
+
+
+@pytest.mark.parametrize("side", ["torch"])
+def test_a_source_that_gives_nan_by_its_weights_is_told_by_them(model):
+    tensors = weights(model)
+    tensors[NORM] = np.full_like(tensors[NORM], np.nan)
+    write(model, tensors)
+    output = invoke("convert", "torch-to-mlx", model, model.with_name("out"))
+    assert f"its own weights are not finite: {NORM}" in output
+    assert "--inputs" not in output
+
+
 def test_a_matrix_on_its_side_is_refused(model):
     tensors, name = weights(model), "model.layers.0.mlp.gate_proj.weight"
     tensors[name] = np.ascontiguousarray(tensors[name].T)

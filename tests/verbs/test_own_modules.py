@@ -7,9 +7,11 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import mlx.core as mx
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from mlx.utils import tree_flatten
 from safetensors.torch import save_file
 
 from weighbridge.cli import main
@@ -115,6 +117,17 @@ def test_inputs_that_a_module_does_not_take_are_refused_in_one_line(own):
     )
     said = invoke("parity", "check", "own_code:build", "own_code:port", code=3)
     assert "--inputs FILE.npz" in said.stderr
+
+
+def test_a_directory_of_a_port_is_refused_with_both_ways_to_name_its_code(own):
+    state = dict(import_module("own_code").port().parameters())
+    invoke("parity", "record", "own_code:build", "golden", "--inputs", "one.npz")
+    Path("there").mkdir()
+    mx.save_safetensors("there/model.safetensors", dict(tree_flatten(state)), {"format": "mlx"})
+    said = invoke("parity", "check", "golden", "there", code=3).stderr.splitlines()[-1]
+    assert "--trust-code MODULE:FUNCTION" in said
+    assert "--candidate-code MODULE:FUNCTION" in said
+    invoke("parity", "check", "golden", "there", "--candidate-code", "own_code:bare")
 
 
 @pytest.mark.parametrize(

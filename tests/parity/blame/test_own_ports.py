@@ -97,3 +97,67 @@ def test_a_fault_of_a_port_is_named_by_place_and_kind(fault):
 def test_the_right_port_passes():
     source = gain(TorchSide())
     assert compare_modules(source, MlxSide(source, ""), INPUTS).passed
+
+
+class Normed(nn.Module):
+    """Two blocks that mix tokens and features, each behind a norm of its own."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict(
+                {"before": kind(WIDTH), "mix": nn.Linear(WIDTH, WIDTH)}
+                | {"after": kind(WIDTH), "up": nn.Linear(WIDTH, 24), "down": nn.Linear(24, WIDTH)}
+            )
+            for _ in range(2)
+        )
+
+    def forward(self, x):
+        for it in self.blocks:
+            x = x + it["mix"](it["before"](x)).tanh().cumsum(1)
+            x = x + it["down"](it["up"](it["after"](x)).relu())
+        return x
+
+
+class NormedPort(layers.Module):
+    """The same, whose last block takes for one of its norms the one that WRONG names."""
+
+    def __init__(self, source, kind, wrong):
+        super().__init__()
+        parts = {"mix": (WIDTH, WIDTH), "up": (WIDTH, 24), "down": (24, WIDTH)}
+        self.blocks = [
+            {name: layers.Linear(*sizes) for name, sizes in parts.items()}
+            | {name: kind(WIDTH) for name in ("before", "after")}
+            for _ in range(2)
+        ]
+        self.wrong = wrong
+        self.load_weights([(it, mx.array(w.numpy())) for it, w in source.state_dict().items()])
+
+    def __call__(self, x):
+        for number, it in enumerate(self.blocks):
+            norms = [it["before"], it["after"]]
+            if number and self.wrong == "exchanged":
+                norms.reverse()
+            elif number and self.wrong:
+                at, _, name = self.wrong.partition(".")
+                norms[1] = self.blocks[int(at)][name]
+            x = x + mx.cumsum(mx.tanh(it["mix"](norms[0](x))), axis=1)
+            x = x + it["down"](layers.relu(it["up"](norms[1](x))))
+        return x
+
+
+@pytest.mark.parametrize("kind", ["LayerNorm", "RMSNorm"])
+@pytest.mark.parametrize("wrong", ["1.before", "0.after", "exchanged", ""])
+def test_a_norm_in_the_place_of_another_is_named(kind, wrong):
+    torch_kind, mlx_kind = getattr(nn, kind), getattr(layers, kind)
+    if kind == "RMSNorm":
+        torch_kind = lambda width: nn.RMSNorm(width, eps=1e-5)  # noqa: E731
+    source = gain(Normed(torch_kind))
+    verdict = compare_modules(source, NormedPort(source, mlx_kind, wrong), INPUTS)
+    if not wrong:
+        assert verdict.passed
+        return
+    said = [(it.site, it.kind, it.evidence) for it in verdict.faults]
+    named = "what reaches blocks.1.after" if wrong == "exchanged" else f"blocks.{wrong} norms"
+    assert said[0][:2] == ("blocks.1", "order"), said
+    assert named in said[0][2], said

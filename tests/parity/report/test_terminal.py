@@ -77,6 +77,18 @@ def test_no_line_is_wider_than_the_terminal(status, width):
     assert max(map(len, lines)) <= width
 
 
+@pytest.mark.parametrize("width", [40, 60, 71, 80])
+def test_no_figure_is_cut_and_no_probe_broken_into_letters(width):
+    verdict = verdict_of("PASS")
+    [row] = next(it for it in verdict.stages if it.figures.get("rows")).figures["rows"]
+    row["probe"] = "from position 131,056 on"
+    text = text_of(verdict, width)
+    lines = [line.strip() for line in text.splitlines()]
+    for figure in (f"{row['error']:.2e}", f"{row['source_error']:.2e}", f"{row['ratio']:.2f}x"):
+        assert figure in text
+    assert any(line.startswith("from position") for line in lines)
+
+
 def test_figures_are_shares_of_what_is_allowed():
     text = text_of(verdict_of("PASS"))
     assert "1.15x" in text
