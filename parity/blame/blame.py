@@ -83,14 +83,14 @@ class Recordings(NamedTuple):
         probes: what was run.
         reference: the sites of each, in float64.
         own: the source's own, in float32 as a rule, from the reference's inputs.
-        without_inputs: returns its own where outputs alone are the reference's: what is computed between
-            modules, from small differences perhaps, then errs in those after it.
+        corrected_at: returns its own where the sites that it is given alone are the reference's. What a
+            candidate has no site for it computes itself, and errs by that in the next one.
     """
 
     probes: Sequence[Probe]
     reference: Sequence[Recording]
     own: Sequence[Recording]
-    without_inputs: Callable[[], Sequence[Recording]] | None = None
+    corrected_at: Callable[[Collection[str]], Sequence[Recording]] | None = None
 
 
 def blame(
@@ -104,11 +104,11 @@ def blame(
 
     Args:
         recorded: of the first probes.
-        runner: the candidate; of one that records no inputs outputs alone are corrected.
+        runner: the candidate; only sites that it records are corrected.
         explanations: of the candidate's weights; a wrong weight names its site's fault.
         complete: whether RUNNER records every module that has weights, if it is computed.
     """
-    own, without_inputs = recorded.own, recorded.without_inputs
+    own, corrected_at = recorded.own, recorded.corrected_at
     worst: dict[str, tuple[LocalError, Observation]] = {}
     errors: list[LocalError] = []
     order: dict[str, None] = {}
@@ -116,8 +116,8 @@ def blame(
         range(len(own)), recorded.probes, recorded.reference, strict=False
     ):
         sites = runner.trace(probe.inputs, forced(wanted)).sites
-        if without_inputs and not any(site.endswith(INPUT) for site in sites):
-            own, without_inputs = without_inputs(), None
+        if corrected_at and not wanted.keys() <= sites.keys():
+            own, corrected_at = corrected_at(sites), None
         if complete and (lost := not_computed(wanted, sites, explanations)):
             return lost
         order |= dict.fromkeys(sites)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -151,17 +151,17 @@ def misplaced(explanations: Sequence[Explanation]) -> list[Explanation]:
     ]
 
 
-def own_from_outputs(
-    recorder: Recorder, storage: str, reference: Sequence[Recording]
+def own_from(
+    recorder: Recorder, storage: str, reference: Sequence[Recording], sites: Collection[str]
 ) -> list[dict[str, Array]]:
-    """Return the sites of the source of RECORDER in float32, outputs corrected by REFERENCE, inputs not."""
+    """Return the sites of the source of RECORDER in float32, those SITES corrected by REFERENCE."""
     from ..reference.float64 import constants_of
     from ..reference.reference import forced_sites
 
-    outputs = [{s: it for s, it in row.items() if not s.endswith(INPUT)} for row in reference]
+    corrections = [{site: it for site, it in row.items() if site in sites} for row in reference]
     with constants_of(storage):
         narrow = recorder.module("float32", storage)
-        return forced_sites(narrow, recorder.signature, recorder.asked, outputs)
+        return forced_sites(narrow, recorder.signature, recorder.asked, corrections)
 
 
 def modules_in(recordings: Sequence[Recording]) -> set[str]:
@@ -174,9 +174,7 @@ def sites_of(golden: Golden, storage: str, chosen: Sequence[Probe]) -> Recording
     if golden.model is not None and importlib.util.find_spec("torch"):
         recorder = Recorder(golden.model, chosen)
         reference, own = recorder.sites(storage, chosen)
-        return Recordings(
-            chosen, reference, own, partial(own_from_outputs, recorder, storage, reference)
-        )
+        return Recordings(chosen, reference, own, partial(own_from, recorder, storage, reference))
     reference = golden.sites.get(storage, ())
     return Recordings(
         golden.probes[: len(reference)], reference, golden.source_sites.get(storage, ())

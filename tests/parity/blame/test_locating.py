@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 
+import mlx.core as mx
 import torch
+from mlx import nn as mlx_nn
 from safetensors.numpy import load_file, save_file
 from torch import nn
 
@@ -62,4 +64,36 @@ def test_a_module_after_badly_conditioned_arithmetic_is_not_named_beside_the_one
         for name, module in (("right", right), ("wrong", wrong))
     ]
     verdict = check(*sides, runtime="mlx", quick=True)
+    assert [(it.site, it.kind) for it in verdict.faults] == [("down", "scale")]
+
+
+class Scaled(mlx_nn.Linear):
+    """A linear layer with a fault."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return 1.01 * super().__call__(x)
+
+
+class NormInPlace(mlx_nn.Module):
+    """``SmallDifferences`` in MLX, whose norm is computed without a call of the module that has its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.norm, self.down = mlx_nn.Linear(8, 512), mlx_nn.LayerNorm(8), Scaled(8, 8)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        x = (self.wide(x).reshape(-1, 8, 64) + 1000).sum(-1) - 64_000
+        return self.down(mx.fast.layer_norm(x, self.norm.weight, self.norm.bias, 1e-5))
+
+
+def test_what_a_candidate_has_no_site_for_does_not_make_a_fault_of_the_next_one():
+    right, port = SmallDifferences(), NormInPlace()
+    port.load_weights([(name, mx.array(it.numpy())) for name, it in right.state_dict().items()])
+    ports = [Port(name, "float32", ("batch", 8), "hidden", (("batch", 64),)) for name in "xy"]
+    declared = Signature((ports[0],), (ports[1],))
+    sides = [
+        Model(name, framework, None, {}, factory=module, declared=declared)
+        for name, framework, module in (("right", "torch", right), ("wrong", "mlx", port))
+    ]
+    verdict = check(*sides, quick=True)
     assert [(it.site, it.kind) for it in verdict.faults] == [("down", "scale")]
