@@ -86,8 +86,7 @@ def check(  # noqa: PLR0913  # the options of a verb, by keyword
     notes = [*notes_on_modes(None if isinstance(reference, Golden) else reference, candidate)]
     judged = Candidate(candidate, runtime or native_runtime(candidate.framework), policy)
     with judged.computing(reference):
-        judged = judged.called_as(reference)
-        reference, left, given = as_given(reference, judged)
+        reference, left, given = as_given(reference, judged := judged.called_as(reference))
         notes += [*left, *([] if quick or probes else left_out(reference, judged))]
         golden = record_for(reference, judged, quick=quick, probes=probes, cache=cache)
         golden, unseen = without_encoder(golden, judged.encoded)
