@@ -90,7 +90,7 @@ def load_pretrained(
         The weight of MODULE that each of TENSORS is in; ``None`` for one that is passed over.
 
     Raises:
-        WeighbridgeError: a weight is missing, unexpected or of another shape; all are listed.
+        WeighbridgeError: a weight is missing, unexpected, of another shape or of whole numbers; all are listed.
     """
     from transformers.core_model_loading import convert_and_load_state_dict_in_model
     from transformers.modeling_utils import LoadStateDictConfig
@@ -104,10 +104,29 @@ def load_pretrained(
     absent = info.missing_keys - computed(module)
     absent -= close_towers(module, absent) if towers else set()
     module._adjust_missing_and_unexpected_keys(info)
-    if problems := [*missing(module, absent), *loading_problems(info)]:
+    problems = [*missing(module, absent), *loading_problems(info)]
+    found = {} if problems else places(module, tensors)
+    if problems := problems or [*whole_numbers(module, tensors, found)]:
         require_unwrapped(tensors, where)
         raise MismatchError(f"{where} does not fit {type(module).__name__}", problems)
-    return places(module, tensors)
+    return found
+
+
+def whole_numbers(
+    module: Any, tensors: Mapping[str, torch.Tensor], found: Mapping[str, str | None]
+) -> Iterator[str]:
+    """Yield which of TENSORS, FOUND in floating-point parameters of MODULE as they are, are whole numbers."""
+    parameters = dict(module.named_parameters())
+    for name, tensor in tensors.items():
+        parameter = parameters.get(found.get(name) or "")
+        if parameter is None or tensor.is_floating_point() or tensor.shape != parameter.shape:
+            continue
+        if parameter.is_floating_point():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            yield (
+                f"{name} is {kind}, codes of a quantization that config.json does not name"
+                " (quantization_config), or rounded by mistake; save it as floating-point numbers"
+            )
 
 
 def changes_for(module: Any, device: str) -> Any:

@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from ...checkpoints.base import Checkpoint
 from ...common.arrays import to_torch
+from ...common.dtypes import NUMPY
 from ..pretrained import load_pretrained
 from .weights import Weight, made, nothing, stored
 
@@ -143,8 +145,11 @@ def compute_unsaved(module: Any) -> None:
 
 
 def outline(checkpoint: Checkpoint, name: str) -> torch.Tensor:
-    """Return a tensor without memory of the shape of tensor NAME."""
-    return torch.empty(checkpoint.headers[name].shape, device="meta")
+    """Return a tensor without memory of the shape of tensor NAME, of whole numbers if that is."""
+    header = checkpoint.headers[name]
+    whole = NUMPY[header.dtype].kind in "iub"
+    dtype = to_torch(np.empty(0, NUMPY[header.dtype])).dtype if whole else None
+    return torch.empty(header.shape, dtype=dtype, device="meta")
 
 
 def weights_in(

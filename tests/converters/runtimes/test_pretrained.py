@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+import weighbridge
 from weighbridge.converters.libraries.transformers import torch_class
 from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.converters.runtimes import load
@@ -166,3 +168,15 @@ def test_a_package_that_a_class_needs_is_named(tiny_bert_dir, monkeypatch):
     monkeypatch.setattr(transformers.BertModel, "__init__", needs)
     with pytest.raises(UnsupportedError, match=r"BertModel requires the timm library$"):
         build_module(open_model(tiny_bert_dir))
+
+
+def test_whole_numbers_in_place_of_a_weight_are_named_with_what_to_do(tiny_bert_dir, tmp_path):
+    name, folder = "encoder.layer.0.output.dense.weight", tmp_path / "rounded"
+    shutil.copytree(tiny_bert_dir, folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name] = (tensors[name] * 50).round().to(torch.int8)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        MismatchError, match=rf"{name} is int8, codes .*; save it as floating-point"
+    ):
+        weighbridge.check(folder, folder)
