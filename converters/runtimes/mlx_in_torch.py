@@ -13,6 +13,7 @@ from ..common.steps import step
 from ..models import Model
 from ..models.factories import framework_or_none
 from .base import Arrays
+from .blas import mlx_on
 from .live import relative
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def computed_by_mlx(model: Model) -> bool:
     return model.only_in_mlx
 
 
+@mlx_on("cpu")
 def in_torch(model: Model, inputs: Iterable[Arrays]) -> Model:
     """Return MODEL, which MLX computes, as a torch module; quantized weights are dense in it.
 

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from ....errors import BadInputError, UnsupportedError
 from ...common.steps import step
+from ...runtimes.blas import mlx_on
 from ..torch_to_mlx.dtypes import to_mlx, to_torch
 from .captured import CapturedMlx, Place, Ports
 from .census import Census, census_of
@@ -41,6 +42,7 @@ MOST: Final = 2**30  # numbers in the inputs of a trace that only looks for limi
 KNOWN: Final = (mx.array, type(None), bool, int, float, str)  # what may be returned
 
 
+@mlx_on("cpu")  # what it computes is compared with what torch makes of it
 def capture_mlx(
     module: mlx.nn.Module,
     *,

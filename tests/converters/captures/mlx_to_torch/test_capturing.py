@@ -350,3 +350,27 @@ def test_arguments_that_do_not_fit_are_refused(network: Network) -> None:
         weighbridge.capture(network, inputs=[x])
     with pytest.raises(UnsupportedError, match="the targets are 'mlx' and 'torch'"):
         weighbridge.capture(network, inputs=[x], to="jax")
+
+
+class Asking(nn.Module):
+    """A layer that notes where MLX computes when it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.seen: list[mx.Device] = []
+
+    def __call__(self, x: mx.array) -> mx.array:
+        self.seen.append(mx.default_device())
+        return self.layer(x)
+
+
+def test_what_is_compared_with_torch_is_computed_on_the_cpu_whatever_the_device_is(monkeypatch):
+    now = [mx.Device(mx.gpu)]  # a build without one has the name all the same
+    monkeypatch.setattr(mx, "default_device", lambda: now[0])
+    monkeypatch.setattr(mx, "set_default_device", lambda it: now.__setitem__(0, it))
+    module = Asking()
+    capture_mlx(module, inputs=[mx.ones((2, 4))])
+    assert module.seen
+    assert all(it == mx.Device(mx.cpu) for it in module.seen)
+    assert now == [mx.Device(mx.gpu)]
