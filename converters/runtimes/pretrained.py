@@ -95,8 +95,7 @@ def load_pretrained(
     from transformers.core_model_loading import convert_and_load_state_dict_in_model
     from transformers.modeling_utils import LoadStateDictConfig
 
-    changes = changes_for(module, device)
-    plan = LoadStateDictConfig(weight_mapping=changes, device_map={"": device})
+    plan = LoadStateDictConfig(weight_mapping=changes_for(module, device), device_map={"": device})
     with no_progress_bar():
         info, _ = convert_and_load_state_dict_in_model(module, dict(tensors), plan)
     module.tie_weights(missing_keys=info.missing_keys, recompute_mapping=False)
@@ -104,9 +103,8 @@ def load_pretrained(
     absent = info.missing_keys - computed(module)
     absent -= close_towers(module, absent) if towers else set()
     module._adjust_missing_and_unexpected_keys(info)
-    problems = [*missing(module, absent), *loading_problems(info)]
-    found = {} if problems else places(module, tensors)
-    if problems := problems or [*whole_numbers(module, tensors, found)]:
+    whole = whole_numbers(module, tensors, found := places(module, tensors))
+    if problems := [*missing(module, absent), *loading_problems(info), *whole]:
         require_unwrapped(tensors, where)
         raise MismatchError(f"{where} does not fit {type(module).__name__}", problems)
     return found
