@@ -39,6 +39,7 @@ from .verbs.training.bench import bench
 from .verbs.training.train import preflight, train
 
 JSON = f"{__package__}.json"
+CLICKS = (click.exceptions.Exit, click.Abort, click.ClickException)  # wherever it is installed
 
 
 class Weighbridge(click.Group):
@@ -56,7 +57,8 @@ class Weighbridge(click.Group):
         with reporting(as_json=ctx.meta[JSON]):
             if message := too_few(for_verbs()):
                 raise TooLittleMemoryError(message)
-        with reporting(as_json=ctx.meta[JSON]), telling_users_faults(), unwinding(), shown(ctx):
+        own = telling_users_faults(*CLICKS)
+        with reporting(as_json=ctx.meta[JSON]), own, unwinding(), shown(ctx):
             return super().invoke(ctx)
 
 

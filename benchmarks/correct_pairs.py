@@ -1,6 +1,6 @@
 """Check correct pairs: how many does a check reject, and what does that prove?
 
-    python benchmarks/correct_pairs.py [--rows FILE] [--blas torch|wheel] [--part NUMBER OF]
+    python benchmarks/correct_pairs.py [--rows FILE] [--blas torch|wheel] [--part NUMBER OF] [--out FILE]
 
 - Conversions: every type of the atlases whose classes in MLX compute what transformers does (mended where the
   catalogue of repairs says that its configuration needs it), and every fixture (captured, or run by a class of

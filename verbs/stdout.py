@@ -70,4 +70,5 @@ def printing(stream: IO[str] | None) -> Iterator[None]:
     except OSError as error:
         if error.filename is not None or error.errno is None:
             raise
-        raise OSError(error.errno, error.strerror, "standard output") from error
+        name = "standard error" if stream is sys.stderr else "standard output"
+        raise OSError(error.errno, error.strerror, name) from error

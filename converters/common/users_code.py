@@ -44,16 +44,17 @@ def name_module(module: str) -> None:
 
 
 @contextlib.contextmanager
-def telling_users_faults() -> Iterator[None]:
-    """Turn what a user's code raises in the block into one line.
+def telling_users_faults(*passing: type[BaseException]) -> Iterator[None]:
+    """Turn what a user's code raises in the block into one line, but for what is PASSING.
 
     Raises:
         UsersCodeError: the innermost frame that is ours or the user's is the user's.
     """
     _named.clear()
+    others: tuple[type[BaseException], ...] = (KeyboardInterrupt, GeneratorExit, UsersCodeError)
     try:
         yield
-    except (KeyboardInterrupt, GeneratorExit, UsersCodeError):
+    except (*others, *passing):
         raise
     except BaseException as error:
         line = None if ran_out(error) else fault_of(error)

@@ -9,10 +9,10 @@ which is behind by some updates.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
 from ...converters.captures.modes import in_mode
+from ...converters.common.memory import pass_on_shortage
 from ..config import TrainConfig
 from ..objectives.own import NAMED, PREFIX
 from ..steps.base import Arrays, example_of
@@ -34,10 +34,12 @@ def cancelled(task: Task, config: TrainConfig) -> list[str]:
     if not normed or config.optimizer.name in ALIKE or not trains(task.module, config.mode):
         return []
     inputs = example_of(task.splits["train"]).inputs
-    with suppress(Exception):  # it may compute in float32 alone
+    try:
         trained, evaluated = (_sizes(task, inputs, training=mode) for mode in (True, False))
-        return [it for it in trained if _vanishes(it, trained) and not _vanishes(it, evaluated)]
-    return []
+    except Exception as error:  # it may compute in float32 alone
+        pass_on_shortage(error)
+        return []
+    return [it for it in trained if _vanishes(it, trained) and not _vanishes(it, evaluated)]
 
 
 def cancelled_note(names: Sequence[str], config: TrainConfig) -> list[str]:

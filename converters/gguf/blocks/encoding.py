@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from ...quantization import Blocks
@@ -16,7 +14,6 @@ from .nibbles import apart
 from .routes import shifted
 
 FOUR, FIVE, EIGHT = 4, 5, 8  # bits
-TOGETHER: Final = 1 << 16  # blocks of 4 bits: more leave the cache
 
 
 def encoded(blocks: Blocks, kind: str, room: Room | None = None) -> Array:
@@ -55,11 +52,8 @@ def _put_codes(made: Array, blocks: Blocks, kind: str, room: Room) -> None:
     layout, words = BLOCKS[kind], blocks.parts["weight"]
     if blocks.scheme.bits == layout.scheme.bits == FOUR:
         half = 8 if kind == "NVFP4" else 16
-        packed = np.ascontiguousarray(words).view(np.uint8).reshape(len(made), -1)
-        for start in range(0, len(made), TOGETHER):
-            some = slice(start, start + TOGETHER)
-            halves = apart(packed[some].reshape(-1, half), half, room)
-            made["q"][some] = halves.view(made.dtype["q"].base).reshape(made["q"][some].shape)
+        packed = apart(np.ascontiguousarray(words).view(np.uint8).reshape(-1, half), half, room)
+        made["q"] = packed.view(made.dtype["q"].base).reshape(made["q"].shape)
         return
     grouped = unpack(words, blocks.scheme.bits, room).reshape(-1, blocks.scheme.group_size)
     shifts = shifted(blocks.parts, blocks.scheme, kind).reshape(-1, 1)

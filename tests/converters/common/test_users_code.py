@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from weighbridge.cli import main
+from weighbridge.converters.common import users_code
 from weighbridge.converters.runtimes.torch import TorchRunner
 
 NUMBER = count()
@@ -172,6 +173,17 @@ def test_a_forward_that_fails_is_told_with_its_own_line(factory, tmp_path, verb,
 def test_a_candidate_whose_forward_fails_is_told_with_its_own_line(factory):
     good, bad = factory(GOOD.format(forward=FINE)), factory(GOOD.format(forward="series.no_such"))
     assert f"{bad.partition(':')[0]}.py:" in run("parity", "check", good, bad).output
+
+
+def test_what_ends_a_verb_is_no_fault_of_libraries_that_lie_beside_the_users_code(
+    factory, monkeypatch
+):
+    plain = users_code.is_users  # as after `pip install --target` into the working directory
+    monkeypatch.setattr(
+        users_code, "is_users", lambda file: "click" in Path(file).parts or plain(file)
+    )
+    spec = factory(GOOD.format(forward=FINE))
+    assert "PASS" in run("parity", "check", spec, spec, code=0).output
 
 
 def test_an_export_of_a_forward_that_fails_leaves_nothing(factory, tmp_path):
