@@ -44,6 +44,7 @@ from .recording.hooks import hooks_refused, refuse_hooks
 from .recording.kept.counters import refuse_counters
 from .recording.kept.numbers import Counted, numbers_known
 from .recording.pure import made_pure
+from .recording.sources import drop_unchanged
 from .recording.strides import order_as_stored
 
 FAKE: Final = "torch._subclasses.fake_tensor"  # logs each failure with a traceback
@@ -133,6 +134,7 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
     detach_blocks(program)
     pure = made_pure(program)
     changed = functional(program) if pure is None else decomposed(pure)
+    drop_unchanged(changed)
     order_as_stored(changed)
     keep_reads_whole(changed)
     count_reads(changed)

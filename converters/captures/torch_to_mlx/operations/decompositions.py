@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Final, cast
 from unittest import mock
 
@@ -79,32 +80,36 @@ def _traced(program: ExportedProgram, table: Table) -> ExportedProgram:
 
 
 def _attempt(program: ExportedProgram, table: Table) -> ExportedProgram | None:
-    """Return PROGRAM with what TABLE names decomposed, if that can be recorded.
-
-    A decomposition may leave its result in another order of memory, which no view takes as recorded.
-    """
-    views = torch.ops.aten.view.default
-    for kept in (views, torch.ops.aten.reshape.default):
-        try:
-            _exchange(program, views, kept)
-            return _traced(program, table)
-        except Exception:  # noqa: S112 - of any kind: the census names the operation
-            continue
-        finally:
-            _exchange(program, kept, views)
+    """Return PROGRAM with what TABLE names decomposed, if that can be recorded."""
+    with suppress(Exception):  # of any kind: the census names the operation
+        return _traced(program, table)
     return None
 
 
-def _exchange(program: ExportedProgram, old: OpOverload, new: OpOverload) -> None:
-    for node in program.graph.nodes:
-        if node.target is old:
-            node.target = new
+def _with_copies(program: ExportedProgram, table: Table) -> ExportedProgram | None:
+    """Return PROGRAM, without updates in place, as ``_attempt`` does, with views as copies where no view can be taken.
+
+    A decomposition may leave its result in another order of memory, which no view takes as recorded.
+    """
+    views = [node for node in program.graph.nodes if node.target is torch.ops.aten.view.default]
+    for node in views:
+        node.target = torch.ops.aten.reshape.default
+    try:
+        return _attempt(program, table)
+    finally:
+        for node in views:
+            node.target = torch.ops.aten.view.default
+
+
+def _anyhow(program: ExportedProgram, table: Table) -> ExportedProgram | None:
+    return _attempt(program, table) or _with_copies(program, table)
 
 
 def decomposed(program: ExportedProgram) -> ExportedProgram:
     """Return PROGRAM with operations that have no handler replaced by torch's own decompositions.
 
-    One whose decomposition cannot be recorded (it reads values, say) stays: the census names it.
+    One whose decomposition cannot be recorded (it reads values, say) stays: the census names it. What it gives in
+    the example may be all that is asked of it: the last trace, which decomposes nothing, has the number in its place.
     """
     refused: set[OpOverload] = set()
     before: set[OpOverload] = set()
@@ -113,12 +118,12 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
         if before == set(table):  # nothing left, or what stays what it is
             break
         before = set(table)
-        whole = _attempt(program, _within() | table)
+        whole = _anyhow(program, _within() | table if table else table)
         if whole is not None:
             program = whole
             continue
         for call, function in table.items():
-            alone = _attempt(program, {call: function})
+            alone = _anyhow(program, {call: function})
             program, refused = (program, refused | {call}) if alone is None else (alone, refused)
     return program
 

@@ -35,6 +35,7 @@ THEMES: Final = (
     "distances",
     "elementwise.activations",
     "elementwise.arithmetic",
+    "elementwise.bessel",
     "elementwise.comparisons",
     "elementwise.creation",
     "elementwise.distributions",

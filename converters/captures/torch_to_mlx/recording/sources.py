@@ -52,6 +52,20 @@ def writes(program: ExportedProgram) -> dict[int, str]:
     return found
 
 
+def drop_unchanged(program: ExportedProgram) -> None:
+    """Drop updates of buffers by what they are, such as ``self.table = self.table.to(device)``."""
+    signature, output = program.graph_signature, next(reversed(program.graph.nodes))
+    own = {spec.target: spec.arg.name for spec in signature.input_specs if spec.target}
+    kept = [
+        (spec, value)
+        for spec, value in zip(signature.output_specs, output.args[0], strict=True)
+        if spec.kind.name != "BUFFER_MUTATION" or own.get(spec.target) != spec.arg.name
+    ]
+    signature.output_specs[:] = [spec for spec, _ in kept]
+    output.args = (tuple(value for _, value in kept),)
+    program.graph_module.recompile()
+
+
 def structure(program: ExportedProgram, offset: int) -> Any:
     """Return the module's return value with positions among the graph's outputs as leaves."""
     spec = program.call_spec.out_spec

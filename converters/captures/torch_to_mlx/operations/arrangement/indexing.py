@@ -63,6 +63,8 @@ def _gather(
 ) -> mx.array:
     if not self.ndim:
         return mx.broadcast_to(self, index.shape)
+    if not index.ndim:
+        return mx.take(self, index)
     axis = axis_of(self, dim)
     region = [slice(None) if i == axis else slice(size) for i, size in enumerate(index.shape)]
     return mx.take_along_axis(self[tuple(region)], index, axis=axis)

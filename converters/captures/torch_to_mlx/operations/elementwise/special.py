@@ -30,7 +30,7 @@ def _from_pole(x: mx.array) -> mx.array:
     return x - mx.round(x)
 
 
-def _series(coefficients: Sequence[float], x: mx.array) -> mx.array:
+def series(coefficients: Sequence[float], x: mx.array) -> mx.array:
     """Return the sum of c(k) x^k."""
     start = mx.full(x.shape, coefficients[-1], x.dtype)
     return reduce(lambda total, c: total * x + c, coefficients[-2::-1], start)
@@ -42,7 +42,7 @@ def _lgamma_above(x: mx.array) -> mx.array:
     bounded = mx.where(small, x, mx.ones_like(x))
     steps = reduce(lambda product, k: product * (bounded + k), range(1, _SHIFT), bounded)
     far = mx.where(small, x + _SHIFT, x)
-    tail = _series(_LGAMMA, 1 / (far * far)) / far
+    tail = series(_LGAMMA, 1 / (far * far)) / far
     value = (far - 0.5) * mx.log(far) - far + 0.5 * math.log(2 * math.pi) + tail
     value = mx.where(small, value - mx.log(steps), value)
     return mx.where(mx.isinf(x), x, value)
@@ -59,7 +59,7 @@ def _digamma_above(x: mx.array) -> mx.array:
     recurrence = reduce(lambda total, k: total + 1 / (x + k), range(1, _SHIFT), 1 / x)
     far = x + _SHIFT
     square = 1 / (far * far)
-    return mx.log(far) - 0.5 / far - square * _series(_DIGAMMA, square) - recurrence
+    return mx.log(far) - 0.5 / far - square * series(_DIGAMMA, square) - recurrence
 
 
 def _digamma(x: mx.array) -> mx.array:

@@ -120,8 +120,15 @@ def _linalg_svd(
     left, values, right = _svd(A)
     if not compute_uv:
         return mx.zeros((0,), A.dtype), values, mx.zeros((0,), A.dtype)
-    if full_matrices and A.size and A.shape[-1] != A.shape[-2]:
+    if not full_matrices or A.shape[-1] == A.shape[-2]:
+        return left, values, right
+    if A.size:
         left, right = _completed(A, left, right)
+    else:
+        left, right = (
+            mx.broadcast_to(mx.eye(count, dtype=A.dtype), (*A.shape[:-2], count, count))
+            for count in A.shape[-2:]
+        )
     return left, values, right
 
 

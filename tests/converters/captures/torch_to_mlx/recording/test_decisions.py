@@ -12,6 +12,7 @@ import torch
 from weighbridge.converters.captures import capture
 from weighbridge.converters.common.arrays import to_mlx, to_torch
 from weighbridge.errors import UnsupportedError
+from weighbridge.tests.support.captures.asserting import Asserting
 
 NONE, SOME = torch.ones(2, 3, dtype=torch.long), torch.tensor([[1, 1, 1], [1, 1, 0]])
 
@@ -143,3 +144,59 @@ def test_rows_are_written_where_a_mask_shows_any_and_none_gives_nan(alone):
         found = captured(to_mlx(x), to_mlx(mask))
         torch.testing.assert_close(to_torch(found), module(x, mask).detach())
     assert mx.isnan(captured(to_mlx(x), to_mlx(mask & False))).all()
+
+
+class Spread(torch.nn.Module):
+    """Rows taken as they do not lie in memory, beside an answer by a mask's values, as in Longformer."""
+
+    def forward(self, x, attention_mask):
+        y = (x * 2).transpose(0, 1).reshape(-1).clone()
+        y[:2] += 1
+        return y * 3 if (attention_mask < 0).any().item() else y
+
+
+class Pieces(torch.nn.Module):
+    """Attention within pieces whose lengths are numbers of the input, as in Qwen2-VL's tower."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.Linear(4, 12)
+
+    def forward(self, x, ends):
+        parts = self.qkv(x).reshape(len(x), 3, 2, 2).permute(1, 2, 0, 3).unbind(0)
+        lengths = ends[1:] - ends[:-1]
+        pieces = [torch.split(part[None], lengths.tolist(), dim=2) for part in parts]
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return torch.cat([attend(*piece) for piece in zip(*pieces, strict=True)], dim=2)
+
+
+IDS = torch.tensor([[1, 3, 2], [3, 4, 5]])
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs"),
+    [
+        (Spread(), {"x": torch.randn(2, 3), "attention_mask": NONE}),
+        (Asserting(), {"ids": IDS}),
+        (Pieces(), {"x": torch.randn(6, 4), "ends": torch.tensor([0, 6])}),
+        (Pieces(), {"x": torch.randn(6, 4), "ends": torch.tensor([0, 2, 6])}),
+    ],
+    ids=["spread", "assert", "one piece", "two pieces"],
+)
+def test_numbers_that_the_example_decides_are_recorded(module, inputs):
+    found = capture(module, inputs=inputs)(**{name: to_mlx(x) for name, x in inputs.items()})
+    torch.testing.assert_close(to_torch(found), module(**inputs).detach())
+
+
+def test_a_buffer_that_is_written_as_it_is_stays_no_output():
+    class Moved(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("table", torch.randn(3, 4), persistent=False)
+
+        def forward(self, x):
+            self.table = self.table.to(x.device, x.dtype)
+            return x + self.table
+
+    module, x = Moved(), torch.randn(3, 4)
+    assert torch.equal(to_torch(capture(module, inputs={"x": x})(to_mlx(x))), module(x))

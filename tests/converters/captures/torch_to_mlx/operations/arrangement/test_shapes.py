@@ -63,6 +63,7 @@ CASES = {
     "index apart": lambda x: x[ROWS.clamp(max=1), :, ROWS],
     "index of the last axes": lambda x: x[:, ROWS, ROWS],
     "gather": lambda x: x.gather(1, ROWS[:, :, None].expand(2, 2, 3)),
+    "gather of one": lambda x: x[0, 0].gather(0, torch.tensor(1)),
     "take_along_dim": lambda x: torch.take_along_dim(x, ROWS[:, :, None], 1),
     "index_select": lambda x: x.index_select(2, AXIS1),
     "masked_fill": lambda x: x.masked_fill(torch.ones(3, 1).tril().bool(), 2.0),

@@ -6,6 +6,7 @@ import torch
 
 EVERYWHERE = torch.cat([torch.arange(-7.0, 12) + part for part in (0.3, 0.5, 0.8)])
 ABOVE = torch.linspace(0.05, 30, 40)
+BOTH_SIDES = torch.cat([torch.linspace(-60, 60, 41), torch.tensor([0.0, 1e-3, -1e-3])])
 POLES = torch.tensor([0.0, -0.0, -1.0, -2.0, torch.inf, torch.nan])
 FUNCTIONS = {
     "lgamma": (torch.lgamma, EVERYWHERE),
@@ -20,6 +21,12 @@ FUNCTIONS = {
     "entr": (torch.special.entr, ABOVE),
     "sinc": (torch.sinc, EVERYWHERE),
     "ndtr": (torch.special.ndtr, EVERYWHERE),
+    "i0 of far numbers": (lambda x: torch.i0(x) * 1e-20, BOTH_SIDES),
+    "i0, i1": (lambda x: (torch.i0(x), torch.special.i1(x)), BOTH_SIDES / 20),
+    "scaled i0, i1": (lambda x: (torch.special.i0e(x), torch.special.i1e(x)), BOTH_SIDES * 30),
+    "a Kaiser window": (lambda x: x * torch.kaiser_window(20, periodic=False), ABOVE[:20]),
+    "another": (lambda x: x * torch.kaiser_window(20, True, 8.5), ABOVE[:20]),
+    "that of torch.signal": (lambda x: x * torch.signal.windows.kaiser(20, beta=8.5), ABOVE[:20]),
 }
 
 

@@ -38,6 +38,7 @@ FACTORIZATIONS = {
     "eigvalsh": (lambda x: linalg.eigvalsh(definite(x)), SQUARE),
     "svd of tall matrices": (lambda x: unsigned(linalg.svd(x, full_matrices=False)), TALL),
     "svd of wide matrices": (lambda x: unsigned(linalg.svd(x, full_matrices=False)), WIDE),
+    "svd of nothing": (lambda x: linalg.svd(x[:, :0]), torch.ones(3, 2)),
     "singular values": (linalg.svdvals, TALL),
     "singular values that are equal": (linalg.svdvals, torch.eye(3)),
     "nuclear norm": (lambda x: linalg.matrix_norm(x, "nuc"), TALL),
