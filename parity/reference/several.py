@@ -111,9 +111,13 @@ def is_leaf(module: nn.Module) -> bool:
 
 
 def nudged(out: torch.Tensor, random: torch.Generator, size: float) -> torch.Tensor:
-    """Return OUT, every number of it off by up to SIZE of itself as RANDOM draws."""
-    noise = torch.rand(out.shape, generator=random, dtype=torch.float32) * 2 - 1
-    return (out.double() * (1 + size * noise.double())).to(out.dtype)
+    """Return OUT, every number of it off by up to SIZE of itself as RANDOM draws.
+
+    Modes do not see it: of each of its operations they would take longer than it does.
+    """
+    with torch._C._DisableTorchDispatch():
+        noise = torch.rand(out.shape, generator=random, dtype=torch.float32) * 2 - 1
+        return (out.double() * (1 + size * noise.double())).to(out.dtype)
 
 
 def mover(here: threading.local, size: float) -> Callable[[Any], Any]:

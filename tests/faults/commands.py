@@ -7,7 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from weighbridge.tests.faults import little
+
 SERIES: Final = ("--trust-code", "examples.timeseries:build")
+LITTLE: Final = ("--trust-code", "tests.faults.little:build")
 
 
 class Command(NamedTuple):
@@ -121,7 +124,7 @@ COMMANDS: Final = {
         ("convert", "gguf-to-torch", "{s}/llama.gguf", "{t}", "--like", "{s}/llama", *UNCHECKED)
     ),
     "record": Command(
-        ("parity", "record", "{s}/series", "{t}", *SERIES, "--inputs", "{s}/inputs.npz")
+        ("parity", "record", "{s}/little", "{t}", *LITTLE, "--inputs", "{s}/inputs.npz")
     ),
     "infer": Command(
         ("map", "infer", "examples.ports.encoder:build", "examples.ports.encoder:build_mlx", "{t}"),
@@ -228,7 +231,12 @@ def embedding(folder: Path) -> None:
 
 
 # Sources that are made for the commands that read them alone.
-ASKED: Final = {"vit": classifier_of_pictures, "sees": seeing, "embeds": embedding}
+ASKED: Final = {
+    "vit": classifier_of_pictures,
+    "sees": seeing,
+    "embeds": embedding,
+    "little": little.write,
+}
 
 
 def _encoder(folder: Path) -> None:

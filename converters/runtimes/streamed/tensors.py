@@ -61,7 +61,7 @@ class FileTensor(torch.Tensor):
         if getattr(function, "__name__", "") == "__get__" or function in ABOUT:
             with torch._C.DisableTorchFunctionSubclass():
                 return function(*args, **kwargs)
-        args, kwargs = tree_map(read, (args, kwargs))
+        args, kwargs = read_in(args), read_in(kwargs)
         return function(*args, **kwargs)
 
     @classmethod
@@ -69,7 +69,7 @@ class FileTensor(torch.Tensor):
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Run FUNCTION on what is read, where code comes past the level above."""
-        args, kwargs = tree_map(read, (args, kwargs or {}))
+        args, kwargs = read_in(args), read_in(kwargs or {})
         return function(*args, **kwargs)
 
     def piece(self, start: int, stop: int) -> torch.Tensor:
@@ -124,6 +124,16 @@ class Marked(torch.autograd.Function):
 def read(value: Any) -> Any:
     """Return VALUE, read if it is on disk."""
     return value.all() if isinstance(value, FileTensor) else value
+
+
+def read_in(value: Any) -> Any:
+    """Return VALUE, what is on disk in it read; ``tree_map`` takes longer than a small operation."""
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return kind(map(read_in, value))
+    if kind is dict:
+        return {key: read_in(one) for key, one in value.items()}
+    return tree_map(read, value) if isinstance(value, tuple | list | dict) else read(value)
 
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:

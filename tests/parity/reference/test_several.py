@@ -8,6 +8,7 @@ import pytest
 import torch
 from mlx import nn as layers
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from weighbridge import capture
@@ -19,6 +20,7 @@ from weighbridge.parity.reference.reference import module_outputs
 from weighbridge.parity.reference.several import (
     in_one_run,
     in_several_runs,
+    nudged,
     other_rounding,
     worst_of,
 )
@@ -103,6 +105,23 @@ def test_outputs_are_moved_by_one_rounding_at_most():
         found = moved(0, lambda: module(x))
     quotient = (found / module(x) - 1).abs().detach().numpy()
     assert 0.5 * unit_roundoff("float16") < quotient.max() <= 1.001 * unit_roundoff("float16")
+
+
+def test_no_mode_sees_how_outputs_are_moved():
+    """A mode takes longer for each operation than moving takes in all."""
+    seen = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(function)
+            return function(*args, **(kwargs or {}))
+
+    x, random = torch.ones(3), torch.Generator().manual_seed(0)
+    with Watch():
+        found = nudged(x, random, 0.1)
+        _ = x + 1
+    assert seen == [torch.ops.aten.add.Tensor]
+    assert 0 < (found - x).abs().max() <= 0.1 * 1.001
 
 
 @pytest.mark.parametrize(

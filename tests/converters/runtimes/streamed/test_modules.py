@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 from dataclasses import replace
 
 import numpy as np
@@ -110,6 +111,19 @@ def test_no_weight_stays_in_memory(model):
     )
     assert len(tensors_of(module)) == len(list(module.parameters()))
     assert not vars(module)[READINGS]._pieces
+
+
+@pytest.mark.parametrize("model", ["mixtral"], indirect=True)
+def test_a_weight_is_read_wherever_it_lies_among_arguments(model):
+    module = open_module(model, "float64")
+    weight = next(it for it in module.parameters() if it.ndim == 2)
+    wanted = weight.all()
+    pair = namedtuple("pair", "one other")
+    given = (weight, [weight, (1, weight)], pair(weight, 2), {"five": (5,)})
+    one, (two, (number, three)), (four, _), sizes = tensors.read_in(given)
+    assert all(type(it) is torch.Tensor and it.equal(wanted) for it in (one, two, three, four))
+    assert (number, sizes) == (1, {"five": (5,)})
+    assert torch.cat([weight, weight]).equal(torch.cat([wanted, wanted]))
 
 
 @pytest.mark.parametrize("model", ["mixtral"], indirect=True)

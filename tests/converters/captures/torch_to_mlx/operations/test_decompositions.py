@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import mlx.core as mx
 import numpy as np
+import pytest
 import torch
+from torch._export import utils
 from torch.nn import functional
 
 from weighbridge.converters.captures import capture, census
+from weighbridge.converters.captures.torch_to_mlx.operations import decompositions
 from weighbridge.converters.captures.torch_to_mlx.operations.registry import handlers
 
 CASES = {
@@ -59,3 +62,12 @@ def test_losses_of_each_row_keep_their_shape_where_batches_vary():
     x, classes = torch.randn(5, 4), torch.tensor([0, 3, 1, 2, 2])
     found = captured(x=mx.array(x.numpy()), classes=mx.array(classes.numpy()))
     np.testing.assert_allclose(found, module(x, classes).detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:`isinstance:FutureWarning")  # torch's own, of its own code
+def test_torchs_composite_operations_are_made_once_a_trace(monkeypatch):
+    made = []
+    monkeypatch.setattr(utils, "_materialize_cpp_cia_ops", lambda: made.append(1))
+    program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
+    found = [it.op for it in decompositions._traced(program, {}).graph.nodes]
+    assert (found, made) == ([it.op for it in program.graph.nodes], [1])

@@ -1,21 +1,42 @@
-"""Disks that are full, forbid or fail: one line, exit 3, nothing left, nothing lost."""
+"""What may go wrong while a command writes, at a few moments of each; ``benchmarks`` take every one.
+
+``kill -9``: the target is nothing, the old or the new, and the same command ends well. Disks that are
+full, forbid or fail: one line, exit 3, nothing left, nothing lost. ``--force``: nothing is taken that
+is not ours. One file, so that one warm process serves all of it.
+"""
 
 from __future__ import annotations
 
 import errno
 import signal
+from itertools import cycle
 
 import pytest
 
+from weighbridge.tests.faults.commands import COMMANDS
+from weighbridge.tests.faults.conftest import QUICK
+from weighbridge.tests.faults.keeping import Results, visit
 from weighbridge.tests.faults.mounts import mounted, remount
 from weighbridge.tests.faults.shim import ANY, FAILING, GROWING, Action, Fault, Kind
-from weighbridge.tests.faults.worlds import FAILED, PASSED, files_in, moments
+from weighbridge.tests.faults.worlds import FAILED, PASSED, World, files_in, moments
+from weighbridge.tests.faults.zoo import ANIMALS
 
 FULL = Fault(0, Action.FAIL, errno.ENOSPC, GROWING, sticky=True)
 SICK = Fault(0, Action.FAIL, errno.EIO, FAILING)
 TORN = Fault(0, Action.HALF, errno.ENOSPC, Kind.WRITE, sticky=True)
 QUOTA = Fault(0, Action.FAIL, errno.EDQUOT, Kind.WRITE | Kind.CLOSE, sticky=True)
 TAKEN = [Fault(0, Action.SHORT), Fault(0, Action.FAIL, errno.EINTR, Kind.WRITE)]
+
+
+def test_a_killed_command_leaves_all_or_nothing_and_its_rerun_the_same_bytes(world):
+    rows = []
+    for force in (False,) if world.command.trains else (False, True):
+        calls = world.calls(force=force)
+        faults = [Fault(n) for n in moments(calls, 3)]
+        faults += [Fault(n, Action.TORN) for n in moments(calls, 1, Kind.WRITE)]
+        rows += [world.kill(fault, force=force) for fault in faults]
+    assert [row for row in rows if row.problems] == []
+    assert {row.code for row in rows} == {-9}
 
 
 @pytest.mark.parametrize("fault", [FULL, SICK, TORN, QUOTA], ids=["full", "sick", "torn", "quota"])
@@ -94,3 +115,33 @@ def test_another_disk_gives_the_same_bytes(world):
         if not done:
             pytest.skip("no file system may be mounted here")
         assert world.fail()[-3:] == ("new", world.straight.code, ())
+
+
+@pytest.fixture(scope="module")
+def worlds(server, sources, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    return {n: World(folder / n, server, *sources, (n, c)) for n, c in COMMANDS.items()}
+
+
+@pytest.fixture(scope="module")
+def results(worlds):
+    return Results(list(worlds.values()))
+
+
+# Results of ours that take seconds to make; the heavy test visits them with every command.
+DEAR = {f"{kind} of ours" for kind in ("a map", "a package", "an asset", "a run", "an adapter")}
+
+
+def test_no_byte_is_lost_in_any_folder_that_is_not_ours(worlds, results):
+    assert all(results[command] for command in QUICK)  # made before their places are taken
+    names = [name for name in ANIMALS if name not in DEAR]
+    visits = [visit(worlds[c], n, results) for n, c in zip(names, cycle(QUICK), strict=False)]
+    assert [one for one in visits if one.problems] == []
+    assert len(visits) >= 30
+
+
+@pytest.mark.heavy
+def test_no_command_loses_a_byte_in_folders_that_are_not_ours(world, results):
+    visits = [visit(world, name, results) for name in ANIMALS]
+    assert [one for one in visits if one.problems] == []
+    assert len(visits) >= 30
