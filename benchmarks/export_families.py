@@ -22,7 +22,7 @@ from click.testing import CliRunner
 
 from weighbridge.tests.support.coreml.families import ALL, NAMES, STATEFUL, source
 from weighbridge.tests.support.coreml.foreign import PLAIN, foreign
-from weighbridge.tests.support.coreml.models import MORE
+from weighbridge.tests.support.coreml.models import MORE, PACKAGED
 
 RESULTS: Final = Path(__file__).with_name("results") / "export_families.json"
 # What is asked of the command line, by the key in the results.
@@ -73,7 +73,7 @@ def main() -> None:
     """Export the families named on the command line, or all."""
     form, *names = sys.argv[1:] or ["coreml"]
     rows = {}
-    tried = {"coreml-stateful": STATEFUL, "coreai": (*NAMES, *MORE), "onnx": NAMES}
+    tried = {"coreml-stateful": STATEFUL, "coreai": (*NAMES, *MORE, *PACKAGED), "onnx": ALL}
     tried |= dict.fromkeys(FOREIGN, PLAIN)
     for name in names or tried.get(form, ALL):
         with tempfile.TemporaryDirectory() as folder:

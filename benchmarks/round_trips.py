@@ -36,7 +36,7 @@ from weighbridge.tests.support.coreml.records import without_record
 RESULT: Final = Path(__file__).with_name("results") / "round_trips.json"
 PAGE: Final = Path(__file__).parent.parent / "docs" / "onnx.md"
 VISION: Final = ("DINOv2", "SigLIP", "Swin", "Segformer", "MobileNet")  # made by functions
-NAMES: Final = (*MODELS, *MORE, *(name for name in PACKAGED if name != "Mamba"), *VISION)
+NAMES: Final = (*MODELS, *MORE, *PACKAGED, *VISION)
 FILES: Final = {"onnx": "m.onnx", "coreml": "m.mlpackage"}
 # What is asked of an export, by the column of the table.
 WAYS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {

@@ -28,7 +28,7 @@ from .captures.positional import (
     example_sizes,
     in_precision,
     quiet,
-    record,
+    record_layers,
     require_axes,
 )
 from .captures.program_options import ProgramOptions
@@ -38,6 +38,7 @@ from .common.memory import pass_on_shortage
 from .common.steps import step
 from .common.system import require_space
 from .common.users_code import untranslated
+from .coreai_lowerings import LOWERINGS
 from .coreai_rewrites import interpolated_by, rewritten
 from .documents import RECORD, read_object
 from .models.manifests import MANIFEST
@@ -98,7 +99,7 @@ def export_coreai(
     step("recording the module")
     own, wrapper = in_precision(module, options.precision)
     outer = keeping(taken, limits) if options.stateful else wrapper
-    graph = record(own, taken, limits, wrapper=outer)
+    graph = record_layers(False, own, taken, limits, torch.int32, outer)
     parts = interpolated_by(graph)
     asset = saved(graph, taken, target)
     about = {"signature": asdict(bounded(signature, limits)), UNREAD: unread(graph)}
@@ -119,19 +120,6 @@ def keeping(signature: Signature, limits: Mapping[str, int]) -> Any:
     return partial(Stateful, tokens=limits[str(signature.inputs[0].shape[1])])
 
 
-def tokens_written(values: Any, node: Any, _: Any) -> Any:
-    """Return Core AI's form of ``weighbridge::write_tokens``, a NODE whose inputs are among VALUES."""
-    from coreai._compiler.dialects import coreai
-    from coreai_torch._aten_to_core import _get_operands
-
-    kept, new, position = _get_operands(values, node, [0, 1, 2])
-    sizes = coreai.cast(coreai.get_shape(new), position.type.element_type)
-    end = coreai.broadcasting_add(position, coreai.slice_(sizes, [2], [3], [1]))
-    whole = [2**31 - 1]
-    first, last = (coreai.concat(0, [a, a, at, a]) for a, at in (([0], position), (whole, end)))
-    return coreai.slice_update(kept, first, last, [1, 1, 1, 1], new)
-
-
 def saved(graph: Any, signature: Signature, target: Path) -> Asset:
     """Write GRAPH, an ``ExportedProgram``, at TARGET.
 
@@ -147,7 +135,8 @@ def saved(graph: Any, signature: Signature, target: Path) -> Asset:
             from coreai_torch import TorchConverter, get_decomp_table
 
             converter = TorchConverter(mode=TorchConverter.Mode.RELEASE)  # no paths of source code
-            converter.register_torch_lowering("weighbridge::write_tokens.default")(tokens_written)
+            for name, lowered in LOWERINGS.items():
+                converter.register_torch_lowering(f"weighbridge::{name}.default")(lowered)
             once = computed_once(rewritten(graph, get_decomp_table))
             converter.add_exported_program(
                 once,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from ..converters.common.policy import Policy
 from ..converters.models import Model
 from ..converters.planning.memory import require_memory
 from ..converters.planning.transcoding import is_quantized, quantized_view
-from ..errors import BadInputError
+from ..errors import BadInputError, UnsupportedError
 from ..parity.check.verdict import Verdict
 from .checking import compare
 from .converting import require_apart
@@ -73,12 +74,31 @@ def check(
         runtime: where the candidate runs; its framework's own if not given.
         policy: device and precision of the candidate's run.
         options: how to read both sides; with ``check="quick"`` one small probe is run.
+
+    Raises:
+        UnsupportedError: the candidate cannot run on the device.
     """
     known = golden_at(reference) or quantized_view(options.open(reference))
     judged, quick = quantized_view(options.for_candidate.open(candidate)), options.quick
+    require_device(judged, runtime, policy)
     sides = [judged, *([known] if isinstance(known, Model) else [])]
     require_memory("check", *sides, quick=quick)
     chosen: dict[str, Any] = {"runtime": runtime, "policy": policy, "quick": quick}
     if isinstance(known, Model) and is_quantized(judged):
         return compare_quantized(known, judged, inputs=options.inputs, **chosen)
     return compare(known, judged, inputs=options.inputs, **chosen)
+
+
+def require_device(candidate: Model, runtime: str | None, policy: Policy) -> None:
+    """Refuse a CANDIDATE that is to run on another device than a CPU, and is no package in Core ML on a Mac.
+
+    Raises:
+        UnsupportedError: it is.
+    """
+    packaged = candidate.framework == "mlprogram" and runtime in (None, "coreml")
+    if policy.device == "cpu" or (packaged and platform.system() == "Darwin"):
+        return
+    raise UnsupportedError(
+        f"{candidate.spec}: --device {policy.device} is for Core ML packages on a Mac; leave it out,"
+        " and the CPU computes"
+    )

@@ -33,6 +33,7 @@ LAYERS = (
             "converters.gguf",
             "converters.coreml",
             "converters.coreai_export",
+            "converters.coreai_lowerings",
             "converters.coreai_rewrites",
             "converters.onnx_export",
             "converters.recovering",

@@ -63,6 +63,13 @@ def parity_record(model: str, target: Path, level: str, as_json: bool, **chosen:
     show_default=True,
     help="Precision of CANDIDATE's run.",
 )
+@click.option(
+    "--device",
+    type=click.Choice(("cpu", "gpu", "ane", "all")),
+    default="cpu",
+    show_default=True,
+    help="Where CANDIDATE runs: a Core ML package, on a Mac. `ane` is the Neural Engine.",
+)
 @candidate
 @own_inputs
 @click.option("--quick", is_flag=True, help="Text side, fingerprints and one probe only.")
@@ -93,7 +100,7 @@ def parity_check(
         reference,
         candidate,
         runtime=chosen["runtime"],
-        policy=Policy(compute=chosen["compute"]),
+        policy=Policy(device=chosen["device"], compute=chosen["compute"]),
         options=CheckOptions(
             candidate_code=chosen["candidate_code"],
             inputs=chosen["inputs"],

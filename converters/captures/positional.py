@@ -216,12 +216,14 @@ def record_layers(known: bool, *asked: Any) -> Any:
     """Return what ``record`` does of what is ASKED, recurrent layers as one operation each where it fails.
 
     torch writes them out step by step, which fixes their length. They are KNOWN where the format has
-    translations of all that the module has.
+    translations of all that the module has; the scans of Mamba every format has.
     """
     try:
         return record(*asked)
     except UnsupportedError:
-        if not known:
+        from .scans import scanned
+
+        if not known and not scanned(asked[0]):
             raise
         from .torch_to_mlx.operations.recurrent.recorded import kept_whole
 

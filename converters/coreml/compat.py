@@ -43,6 +43,7 @@ from ..captures.rewrites import (
     median_of_all,
     windows,
 )
+from ..captures.scans import SCAN, doubled
 from ..captures.spectra.graphs import as_products
 from ..common.hints import counted
 
@@ -209,6 +210,7 @@ DECOMPOSITIONS: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.median.dim: median,
     ATEN.unfold.default: windows,
     ATEN.where.ScalarOther: where_scalar,
+    SCAN: doubled,
 }
 
 

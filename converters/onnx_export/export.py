@@ -29,6 +29,7 @@ from ..captures.rewrites import (
     of_all,
     rrelu,
 )
+from ..captures.scans import SCAN, stepped
 from ..captures.spectra.graphs import as_products
 from ..captures.tracing import unused_left_out
 from ..common.memory import pass_on_shortage
@@ -58,6 +59,7 @@ REWRITES: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.median.default: median_of_all,
     ATEN.median.dim: median,
     ATEN.rrelu.default: rrelu,
+    SCAN: stepped,
 }
 # ONNX's without aliasing follows the sizes alone, and meets the ends where it is to.
 INTERPOLATED: Final[Mapping[Any, Choice]] = dict.fromkeys(

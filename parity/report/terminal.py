@@ -218,6 +218,8 @@ def provenance_lines(about: Mapping[str, Any]) -> Iterator[Text]:
             f" {about.get('platform', '')}{blas}",
             style="dim",
         )
+    if runner.get("plan"):
+        yield Text(f"Core ML's plan: {runner['plan']}", style="dim")
     libraries = about.get("reference", {}).get("libraries", {})
     if libraries:
         named = ", ".join(f"{name} {version}" for name, version in libraries.items())

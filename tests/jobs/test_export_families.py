@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from weighbridge.cli import main
 from weighbridge.converters.captures.mlprogram.package import MANIFEST, read_package
 from weighbridge.converters.coreml.writing import write_metadata
-from weighbridge.tests.support.coreml.families import HERE, PACKAGES, source
+from weighbridge.tests.support.coreml.families import ALL, HERE, source
 
 FOUND = "PASS" if sys.platform == "darwin" else "PASS-REFERENCE"
 pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore")]
@@ -23,7 +23,7 @@ def run(*arguments):
     return result.exit_code, verdict.get("status"), result.stdout
 
 
-@pytest.mark.parametrize("family", PACKAGES)
+@pytest.mark.parametrize("family", ALL)
 def test_a_family_is_kept_at_the_defaults(family, tmp_path):
     target = tmp_path / "m.mlpackage"
     code, status, told = run("export", "coreml", source(family, tmp_path), target)

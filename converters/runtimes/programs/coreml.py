@@ -21,6 +21,7 @@ from ...common.policy import Policy
 from ...common.users_code import first_line
 from ...values import Array
 from ..base import Arrays, Trace, widened
+from .units import planned
 
 if TYPE_CHECKING:
     from ...captures.mlprogram.texts import Text
@@ -62,6 +63,7 @@ class CoremlRunner:
     runtime = "coreml"
     text: Text | None = None
     single: Any = None  # the function for one token, where the package has one
+    plan: str = ""  # what runs where
     names: Mapping[str, str] = MappingProxyType({})
     manifest: Mapping[str, Any] = MappingProxyType({})
     pictures: Mapping[str, Picture] = MappingProxyType({})
@@ -92,6 +94,7 @@ class CoremlRunner:
         units = getattr(coremltools.ComputeUnit, UNITS[policy.device])
         load = partial(coremltools.models.MLModel, str(model.path), compute_units=units)
         self.model = load()
+        self.plan = planned(self.model, units)
         self.single = (
             load(function_name=self.text.single) if self.text and self.text.single else None
         )
@@ -160,4 +163,5 @@ class CoremlRunner:
             "dtype": self.compute,
             "accumulate": "unknown",
             "units": UNITS[self.device],
+            **({"plan": self.plan} if self.plan else {}),
         }

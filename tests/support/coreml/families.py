@@ -33,14 +33,9 @@ STATEFUL: Final = (
     *("GPT-2", "Gemma", "Gemma 2", "Gemma 3", "Llama", "Mistral", "Mixtral", "Phi-3"),
     *("Qwen2", "Qwen3", "Qwen3-MoE", "DeepSeek V3"),
 )
-# What no package is kept of at the defaults, and why.
-GAPS: Final = {
-    "Mamba": "transformers' own loop over time is written out step by step; needs --sizes",
-}
 OF_PACKAGES: Final = (*PACKAGED, *(name for name in MODULES if name not in FIRST))
 NAMES: Final = (*MODELS, MINILM, *FIRST)  # those that every format is tried on
 ALL: Final = (*NAMES, *MORE, *OF_PACKAGES)
-PACKAGES: Final = tuple(name for name in ALL if name not in GAPS)
 
 
 def source(name: str, folder: Path) -> str:

@@ -119,7 +119,7 @@ MORE: Final[Mapping[str, Sizes]] = {
     ),
 }  # fmt: skip
 
-# Those that are tried as Core ML packages alone.
+# Those that come after the first in every table.
 PACKAGED: Final[Mapping[str, Sizes]] = {
     "DeepSeek V3": Sizes("DeepseekV3ForCausalLM", "DeepseekV3Config", DEEPSEEK),
     "Mamba": Sizes(
