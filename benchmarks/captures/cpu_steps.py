@@ -1,6 +1,6 @@
 """Measure training steps of captured models on the CPU against the same written by hand for MLX.
 
-    python benchmarks/captures/cpu_steps.py [--repeat 5]
+    python benchmarks/captures/cpu_steps.py [minilm ...] [--repeat 5]
 
 Three layers of MiniLM's sizes under InfoNCE, all weights, MiniLM whole under LoRA, and a small Llama under LoRA: loss,
 gradients and AdamW in one compiled function, in float32, from the same weights, and beside them PyTorch, eager. Sides
@@ -180,12 +180,17 @@ def measured(name: str, repeat: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print and keep the result."""
+    """Measure, print and keep the result; rows that are not named stay as they are."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("workloads", nargs="*", default=[*WORKLOADS])
     parser.add_argument("--repeat", type=int, default=5)
-    repeat = parser.parse_args().repeat
-    rows = [measured(name, repeat) for name in WORKLOADS]
-    document = {"rows": rows, "repeat": repeat, "machine": machine()}
+    options = parser.parse_args()
+    kept = json.loads(RESULT.read_text())["rows"] if RESULT.is_file() else []
+    rows = [it for it in kept if it["workload"] not in options.workloads]
+    rows += [
+        measured(name, options.repeat) | {"repeat": options.repeat} for name in options.workloads
+    ]
+    document = {"rows": rows, "machine": machine()}
     RESULT.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
