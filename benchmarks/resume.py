@@ -14,12 +14,15 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 STEPS = 24
 LAST = 0.85  # of a run, before which it is killed: none is to end first
@@ -43,8 +46,7 @@ def write_config(folder: Path, recipe: str, *, dynamic: bool) -> Path:
     settings = {"steps": STEPS, "validate_every": 8, "checkpoint_every": 3, "batch_size": 8}
     if dynamic:
         settings["dynamic_batch"] = "{min: 4, max: 16, every: 4}"
-    if recipe == "minilm-lora":
-        settings |= minilm(folder)
+    settings |= MODELS.get(recipe, lambda _: {})(folder)
     config = load_config(recipe, [f"{key}={value}" for key, value in settings.items()])
     path = folder / "config.yaml"
     path.write_text(dump_config(config), encoding="utf-8")
@@ -68,6 +70,47 @@ def minilm(folder: Path) -> dict[str, object]:
         "data.lengths": "{query: [16], document: [24]}",
         "accumulation": 2,
     }
+
+
+def decoder(folder: Path) -> dict[str, object]:
+    """Return the settings of a run on a small Llama with random weights."""
+    from weighbridge.benchmarks import ladder
+
+    whole, _ = ladder.decoder(folder, DECODER)
+    return {"model": whole, "data.length": [32]}
+
+
+def quantized(folder: Path) -> dict[str, object]:
+    """Return the same in MLX's 4 bits, updates rounded as a merge will round them."""
+    return decoder(folder) | {"model": folder / "small", "adapter.quantize_aware": "true"}
+
+
+def encoder_decoder(folder: Path) -> dict[str, object]:
+    """Return the settings of a run on a small T5 with random weights."""
+    import torch
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    from weighbridge.trainers import bundled
+
+    torch.manual_seed(0)
+    made = folder / "t5"
+    sizes = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4}
+    T5ForConditionalGeneration(
+        T5Config(vocab_size=2048, decoder_start_token_id=0, **sizes)
+    ).save_pretrained(made)
+    tokenizer = bundled.located("bundled:library/tokenizer")
+    bundled.provide([tokenizer])
+    shutil.copytree(tokenizer, made, dirs_exist_ok=True)
+    return {"model": made, "data.lengths": "{query: [32], document: [64]}"}
+
+
+DECODER: Final = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+MODELS: Final[Mapping[str, Callable[[Path], dict[str, object]]]] = {
+    "minilm-lora": minilm,
+    "causal-lora": decoder,
+    "causal-qlora": quantized,
+    "seq2seq-lora": encoder_decoder,
+}  # of recipes that are not complete as they stand
 
 
 def start(config: Path, out: Path, backend: str) -> subprocess.Popen[bytes]:

@@ -90,6 +90,11 @@ CASES = {  # what is wrong: what makes it, the settings, what is said
     ),
     "no such model": (list, (*TEXTS, "model=none"), "none: no such file or directory, and not"),
     "no such model, and what to do": (list, (*TEXTS, "model=none"), "--set model=DIRECTORY"),
+    "no such teacher": (
+        lambda: lines([{"text": "ab", "label": n % 2} for n in range(9)]),
+        (*LABELS[:1], "data.train=rows.jsonl", "objective=distillation", "objective.teacher=none"),
+        "none: no such file or directory, and not MODULE:FUNCTION either; --set objective.teacher=DIRECTORY",
+    ),
     "not JSON": (lambda: Path("rows.jsonl").write_text("{\n"), TEXTS, "line 1: not JSON"),
     "a model without a head": (
         lambda: lines([TEXT] * 40),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ..errors import MismatchError
 from .adapters import probe_values
 from .data.batches import Batch
 from .objectives.own import NAMED, PREFIX
-from .steps.base import Step
+from .steps.base import Arrays, Step
 from .tasks import Parameter
 
 VANISHING: Final = 1e-6  # of the largest gradient: rounding of float32, carried through a network
@@ -138,8 +138,24 @@ class Gradients(NamedTuple):
     arrays: Mapping[str, Array]
 
 
+class Differentiated(Protocol):
+    """What has gradients; see :class:`~.steps.base.Step`."""
+
+    def trainable(self) -> dict[str, Array]:
+        """Return a copy of every trainable parameter."""
+        ...
+
+    def assign(self, values: Arrays) -> None:
+        """Set trainable parameters."""
+        ...
+
+    def gradients(self, batch: Batch) -> tuple[float, dict[str, Array]]:
+        """Return the loss of BATCH and the gradient of every trainable parameter; change nothing."""
+        ...
+
+
 def check_gradients(
-    steps: Mapping[str, Step],
+    steps: Mapping[str, Differentiated],
     parameters: Mapping[str, Parameter],
     batch: Batch,
     *,

@@ -51,12 +51,12 @@ class Part(nn.Module):
 
 
 class BertLayer(nn.Module):
-    def __init__(self, c):
+    def __init__(self, c, adapted):
         super().__init__()
         wide, eps = c.hidden_size, c.layer_norm_eps
-        names = ("query", "key", "value")
+        ranks = {name: RANK * (name in adapted) for name in ("query", "key", "value")}
         self.attention = Part(
-            self=Part(**{name: Linear(wide, wide) for name in names}),
+            self=Part(**{name: Linear(wide, wide, rank=rank) for name, rank in ranks.items()}),
             output=Part(dense=Linear(wide, wide), LayerNorm=nn.LayerNorm(wide, eps=eps)),
         )
         self.intermediate = Part(dense=Linear(wide, c.intermediate_size))
@@ -75,9 +75,9 @@ class BertLayer(nn.Module):
 
 
 class Bert(nn.Module):
-    """InfoNCE over BERT."""
+    """InfoNCE over BERT, perhaps with LoRA at what is ADAPTED."""
 
-    def __init__(self, c):
+    def __init__(self, c, adapted=()):
         super().__init__()
         self.model = Part(
             embeddings=Part(
@@ -86,7 +86,7 @@ class Bert(nn.Module):
                 token_type_embeddings=nn.Embedding(c.type_vocab_size, c.hidden_size),
                 LayerNorm=nn.LayerNorm(c.hidden_size, eps=c.layer_norm_eps),
             ),
-            encoder=Part(layer=[BertLayer(c) for _ in range(c.num_hidden_layers)]),
+            encoder=Part(layer=[BertLayer(c, adapted) for _ in range(c.num_hidden_layers)]),
         )
 
     def __call__(self, input_ids):
@@ -231,4 +231,9 @@ class Llama(nn.Module):
         return nn.losses.cross_entropy(logits, input_ids[:, 1:], reduction="mean")
 
 
-BY_HAND = {"bert": Bert, "t5": T5, "llama": Llama}
+class MiniLM(Bert):
+    def __init__(self, c):
+        super().__init__(c, ("query", "value"))
+
+
+BY_HAND = {"bert": Bert, "minilm": MiniLM, "t5": T5, "llama": Llama}

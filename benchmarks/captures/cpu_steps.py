@@ -1,10 +1,11 @@
 """Measure training steps of captured models on the CPU against the same written by hand for MLX.
 
-    python benchmarks/captures/cpu_steps.py [--repeat 5]
+    python benchmarks/captures/cpu_steps.py [minilm ...] [--repeat 5]
 
-Three layers of MiniLM's sizes under InfoNCE, all weights, and a small Llama under LoRA: loss, gradients and AdamW in one
-compiled function, in float32, from the same weights. Sides take turns after two warm-ups; times are of the
-processor, BLAS with one thread. Writes ``results/cpu_steps.json``.
+Three layers of MiniLM's sizes under InfoNCE, all weights, MiniLM whole under LoRA, and a small Llama under LoRA: loss,
+gradients and AdamW in one compiled function, in float32, from the same weights, and beside them PyTorch, eager. Sides
+take turns after two warm-ups; times are of the processor, BLAS (PyTorch's MKL in all of them) with one thread. Writes
+``results/cpu_steps.json``.
 """
 
 from __future__ import annotations
@@ -53,6 +54,20 @@ def bert() -> workloads.Workload:
     return workloads.Workload(module, {"input_ids": torch.randint(0, 2000, (16, 32))}, (), 8)
 
 
+def minilm() -> workloads.Workload:
+    """Return MiniLM's sizes, 16 pairs of 32 tokens."""
+    config = transformers.BertConfig(
+        hidden_size=384,
+        num_hidden_layers=6,
+        num_attention_heads=12,
+        intermediate_size=1536,
+        attn_implementation="sdpa",
+    )
+    module = workloads.InfoNCE(transformers.BertModel(config, add_pooling_layer=False))
+    ids = torch.randint(0, config.vocab_size, (32, 32))
+    return workloads.Workload(module, {"input_ids": ids}, ("query", "value"), 16)
+
+
 def llama() -> workloads.Workload:
     """Return 2 layers of 256 features, 4 sequences of 64 tokens."""
     config = transformers.LlamaConfig(
@@ -70,10 +85,20 @@ def llama() -> workloads.Workload:
     return workloads.Workload(module, {"input_ids": torch.randint(0, 2000, (4, 64))}, adapted, 4)
 
 
-def modules(name: str) -> tuple[dict[str, Any], dict[str, mx.array]]:
-    """Return both modules of workload NAME, from the same weights, and their inputs."""
+WORKLOADS: Final = {"bert": bert, "minilm": minilm, "llama": llama}
+
+
+def steps(name: str) -> dict[str, Callable[[], float]]:
+    """Return what makes an update of workload NAME and returns the loss before it, by side."""
     torch.manual_seed(0)
-    workload = {"bert": bert, "llama": llama}[name]()
+    workload = WORKLOADS[name]()
+    sides, inputs = modules(name, workload)
+    found = {side: step(module, inputs) for side, module in sides.items()}
+    return found | {"torch": torch_step(workload)}
+
+
+def modules(name: str, workload: workloads.Workload) -> tuple[dict[str, Any], dict[str, mx.array]]:
+    """Return both modules of WORKLOAD in MLX, from the same weights, and their inputs."""
     module = workload.module.eval()
     captured = capture(module, inputs=workload.inputs)
     paths = workloads.adapted_layers(workload)
@@ -118,10 +143,25 @@ def step(module: Any, inputs: dict[str, mx.array]) -> Callable[[], float]:
     return run
 
 
+def torch_step(workload: workloads.Workload) -> Callable[[], float]:
+    """Return the same of WORKLOAD in PyTorch, eager."""
+    module = workloads.with_lora(workload).eval()
+    trained = [it for it in module.parameters() if it.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-4, weight_decay=0.01)
+
+    def run() -> float:
+        optimizer.zero_grad()
+        loss = module(**workload.inputs)
+        loss.backward()
+        optimizer.step()
+        return float(loss.detach())
+
+    return run
+
+
 def measured(name: str, repeat: int) -> dict[str, Any]:
     """Return the row of workload NAME."""
-    sides, inputs = modules(name)
-    runs = {side: step(module, inputs) for side, module in sides.items()}
+    runs = steps(name)
     times: dict[str, list[float]] = {side: [] for side in runs}
     losses: dict[str, list[float]] = {side: [] for side in runs}
     for turn in range(-2, repeat):
@@ -132,18 +172,25 @@ def measured(name: str, repeat: int) -> dict[str, Any]:
                 times[side].append(time.process_time() - before)
     took = {side: 1e3 * statistics.median(own) for side, own in times.items()}
     ratio = took["captured"] / took["by hand"]
-    apart = abs(losses["captured"][0] - losses["by hand"][0])
-    print(f"{name:6} {ratio:.3f} x  {took}  first losses apart by {apart:.1e}", flush=True)
-    return {"workload": name, "ms": took, "ratio": ratio, "first_losses_apart": apart, "bar": BAR}
+    against_torch = took["captured"] / took["torch"]
+    apart = max(abs(losses[side][0] - losses["by hand"][0]) for side in losses)
+    print(f"{name:6} {ratio:.3f} x, PyTorch {against_torch:.3f} x  {took}  {apart:.1e}", flush=True)
+    row = {"workload": name, "ms": took, "ratio": ratio, "bar": BAR}
+    return row | {"against_torch": against_torch, "first_losses_apart": apart}
 
 
 def main() -> None:
-    """Measure, print and keep the result."""
+    """Measure, print and keep the result; rows that are not named stay as they are."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("workloads", nargs="*", default=[*WORKLOADS])
     parser.add_argument("--repeat", type=int, default=5)
-    repeat = parser.parse_args().repeat
-    rows = [measured(name, repeat) for name in ("bert", "llama")]
-    document = {"rows": rows, "repeat": repeat, "machine": machine()}
+    options = parser.parse_args()
+    kept = json.loads(RESULT.read_text())["rows"] if RESULT.is_file() else []
+    rows = [it for it in kept if it["workload"] not in options.workloads]
+    rows += [
+        measured(name, options.repeat) | {"repeat": options.repeat} for name in options.workloads
+    ]
+    document = {"rows": rows, "machine": machine()}
     RESULT.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 

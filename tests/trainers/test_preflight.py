@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
 from weighbridge.trainers.data.batches import Batch
 from weighbridge.trainers.preflight import VANISHES, PreflightError, check_gradients
-from weighbridge.trainers.runs.loop import make_step, train
+from weighbridge.trainers.runs.loop import _check, make_step, train
+from weighbridge.trainers.steps.mlx import MlxStep
 from weighbridge.trainers.tasks import Parameter
 
 BATCH = Batch({}, 1, 1)
@@ -150,3 +152,30 @@ def test_a_frozen_unused_parameter_is_left_alone(series_config, series_task, tmp
 
 def config_without_freeze(config):
     return config.model_copy(update={"freeze": ()})
+
+
+@pytest.mark.parametrize("off", [0.0, 2e-3, np.nan], ids=["exact", "rounded", "not a number"])
+def test_a_device_that_rounds_products_is_compared_on_the_cpu_and_told_of(
+    off, series_config, series_task, monkeypatch
+):
+    """MLX on CUDA, and on Metal from the M5 on, multiplies in TF32: every correct run was refused."""
+    now = [mx.Device(mx.gpu)]  # a build without one has the name all the same
+    monkeypatch.setattr(mx, "default_device", lambda: now[0])
+    monkeypatch.setattr(mx, "set_default_device", lambda it: now.__setitem__(0, it))
+    call = MlxStep._call
+
+    def rounded(self, inputs):
+        return call(self, inputs) * (1 if now[0] == mx.Device(mx.cpu) else 1 + off)
+
+    monkeypatch.setattr(MlxStep, "_call", rounded)
+    config = series_config()
+    task = series_task(config)
+    checked = _check(task, config, make_step("mlx", task, config))
+    compared = [row.difference for row in checked.rows if row.trainable]
+    assert max(compared) <= 1e-5
+    assert now == [mx.Device(mx.gpu)]
+    told = [it for it in checked.notes if it.startswith("MLX was compared with PyTorch on the CPU")]
+    assert len(told) == (off != 0)
+    assert checked.ok == (not np.isnan(off))  # the hardest batches are computed where it trains
+    if off == 2e-3:
+        assert "gradients are up to 2.0e-03 (of the largest)" in told[0]

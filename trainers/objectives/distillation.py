@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from ...converters.planning.opening import open as open_model
 from ...errors import BadInputError
+from ..configuration.opening import naming
 from ..data.batches import Batch
 from ..evaluation import without_answers
 from .base import IGNORED
@@ -78,7 +79,8 @@ class Distillation(nn.Module):
 
 def teacher_of(spec: str, trust_code: str | None = None) -> nn.Module:
     """Return the model at SPEC, frozen, a copy of its own."""
-    return copy.deepcopy(_opened(spec, trust_code))
+    with naming("objective.teacher", spec, trust_code):
+        return copy.deepcopy(_opened(spec, trust_code))
 
 
 @lru_cache(maxsize=1)

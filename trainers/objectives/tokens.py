@@ -18,6 +18,7 @@ from .base import IGNORED, labels
 from .outputs import logits_of, looked_at, run
 
 MOVED: Final = 1e-4  # of the largest logit: what no rounding of float32 does
+START: Final = "decoder_start_token_id"  # of a configuration: what transformers puts before a text
 
 
 def surprises(logits: Tensor, labels: Tensor) -> Tensor:
@@ -160,8 +161,13 @@ class Seq2SeqLM(nn.Module):
         names = {"ids": "query_ids", "mask": "query_mask", "labels": "document_ids"}
         count = min(example["query_ids"].shape[1], int(example["document_mask"][0].sum()))
         given = {name: example[it][:, :count] for name, it in names.items()}
-        if count < 2 or _moved(module, given, ("labels", 0), slice(1, 2)):
-            return []
+        try:
+            if count < 2 or _moved(module, given, ("labels", 0), slice(1, 2)):
+                return []
+        except (AttributeError, ValueError) as error:
+            if START not in str(error):
+                raise
+            return [f"{name} does not say what a text begins with; set {START} in its config.json"]
         return [f"{name} gives its decoder something else than the document that it is to write"]
 
 

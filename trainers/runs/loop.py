@@ -25,11 +25,19 @@ from ...errors import BadInputError, MismatchError, Terminated, WeighbridgeError
 from ..bundled import provide
 from ..checks.cancelled import cancelled, cancelled_note
 from ..checks.decisions import require_recordable
+from ..checks.exact import Exact
 from ..checks.explained import explained
 from ..checks.hardest import hardest_batches
 from ..config import TrainConfig, differences, dump_config, load_config
 from ..export import check_result
-from ..preflight import Preflight, check_gradients, with_cancelled, with_cause, with_hardest
+from ..preflight import (
+    Differentiated,
+    Preflight,
+    check_gradients,
+    with_cancelled,
+    with_cause,
+    with_hardest,
+)
 from ..ranks import ALONE, Ranks, ranks_of, require_divisible
 from ..steps.base import Step
 from ..tasks import Task, build_task
@@ -280,8 +288,11 @@ def _check(task: Task, config: TrainConfig, step: Step) -> Preflight:
     The first is compared in float32, so that nothing but rounding of float32 is accepted.
     """
     full = config.model_copy(update={"dtype": "float32"})
-    steps = {step.backend: step if config == full else make_step(step.backend, task, full)}
+    compared = step if config == full else make_step(step.backend, task, full)
+    steps: dict[str, Differentiated] = {step.backend: compared}
+    exact = Exact(compared, config.tolerance)
     if step.backend != "torch":
+        steps[step.backend] = exact
         plain = full.model_copy(update={"device": "cpu", "compile": None})
         steps["torch"] = make_step("torch", task, plain)
     train = task.splits["train"]
@@ -295,5 +306,5 @@ def _check(task: Task, config: TrainConfig, step: Step) -> Preflight:
     batches = hardest_batches(train, config.largest_batch, order.divided)
     checked = with_hardest(checked, step, batches, lambda batch: explained(task, step, batch))
     names = cancelled(task, config)
-    notes = (*task.notes(), *cancelled_note(names, config))
+    notes = (*task.notes(), *exact.notes, *cancelled_note(names, config))
     return replace(with_cancelled(checked, names), notes=notes)

@@ -291,6 +291,7 @@ def test_an_encoder_that_would_see_what_it_is_to_find_is_refused(tmp_path):
     [
         ("FSMT", "gives its decoder something else than the document"),
         ("LED", "--backend torch trains it"),
+        ("T5", "begins with; set decoder_start_token_id in its config.json"),
     ],
 )
 def test_encoder_decoders_that_would_learn_wrong_or_not_be_recorded_are_refused_at_once(
@@ -303,6 +304,8 @@ def test_encoder_decoders_that_would_learn_wrong_or_not_be_recorded_are_refused_
     own = {"vocab_size": 128, "attention_window": 4}
     if name == "FSMT":
         own = {"langs": ["en", "de"], "src_vocab_size": 128, "tgt_vocab_size": 128}
+    if name == "T5":
+        sizes, own = {"d_model": 32, "d_ff": 32, "num_layers": 1, "num_heads": 2}, {}
     config = getattr(transformers, f"{name}Config")(**sizes, **own)
     module = getattr(transformers, f"{name}ForConditionalGeneration")(config)
     data = {"kind": "pairs", "train": "train.jsonl", "validation": "validation.jsonl"}
