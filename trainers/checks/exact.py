@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from ...converters.runtimes.blas import mlx_on
 from ...converters.values import Array
 from ..data.batches import Batch
 from ..steps.base import Arrays, Step
+
+COARSER: Final = 2**13  # TF32 keeps 10 bits behind the first, float32 23
 
 
 class Exact:
@@ -19,12 +23,14 @@ class Exact:
     Args:
         step: in float32.
         tolerance: largest difference of its own device that nothing is said of, as a fraction of the
-            largest gradient, and of the loss where that is above 1.
+            largest gradient, and of the loss where that is above 1. What is beyond as much as TF32 is
+            coarser than float32 is a problem.
     """
 
     def __init__(self, step: Step, tolerance: float) -> None:
         self._step, self._tolerance = step, tolerance
         self.notes: tuple[str, ...] = ()
+        self.problems: tuple[str, ...] = ()
 
     def trainable(self) -> dict[str, Array]:
         """Return a copy of every trainable parameter."""
@@ -43,6 +49,8 @@ class Exact:
             apart = abs(own_loss - loss) / max(1.0, abs(loss)), _apart(own, exact)
             if not max(apart) <= self._tolerance or np.isnan(apart).any():
                 self.notes = (_note(self._step.device, *apart),)
+            if max(apart) > self._tolerance * COARSER:
+                self.problems, self.notes = (_problem(self._step.device, *apart),), ()
         return loss, exact
 
 
@@ -51,6 +59,14 @@ def _apart(own: Arrays, exact: Arrays) -> float:
     largest = max((float(np.abs(it).max(initial=0)) for it in exact.values()), default=0.0)
     found = [float(np.abs(own[name] - it).max(initial=0)) for name, it in exact.items()]
     return max(found, default=0.0) / largest if largest else 0.0
+
+
+def _problem(device: str, loss: float, gradients: float) -> str:
+    return (
+        f"on {device}, where it trains, MLX has a loss that is {loss:.1e} and gradients that are up to"
+        f" {gradients:.1e} (of the largest) from its own on the CPU, more than TF32 explains: train with"
+        " device: cpu, or backend: torch, and report the model"
+    )
 
 
 def _note(device: str, loss: float, gradients: float) -> str:

@@ -307,4 +307,5 @@ def _check(task: Task, config: TrainConfig, step: Step) -> Preflight:
     checked = with_hardest(checked, step, batches, lambda batch: explained(task, step, batch))
     names = cancelled(task, config)
     notes = (*task.notes(), *exact.notes, *cancelled_note(names, config))
-    return replace(with_cancelled(checked, names), notes=notes)
+    problems = (*checked.problems, *exact.problems)
+    return replace(with_cancelled(checked, names), notes=notes, problems=problems)
