@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import signal
 import sys
+import threading
 from typing import Any
 
 if not __package__:  # run as a file: relative imports cannot work, so say what does
@@ -17,6 +19,12 @@ from .converters.common.addresses import COMMAND, for_verbs, refused, too_few
 
 if _shortage := too_few(COMMAND):  # later nothing could report it
     sys.exit(refused(_shortage))
+
+if _plain := (
+    threading.current_thread() is threading.main_thread()
+    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+):
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing reports Ctrl-C yet: it ends the process
 
 import click
 
@@ -91,3 +99,5 @@ for verb in (
 ):
     main.add_command(verb)
 keep_stdout(main)
+if _plain:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,23 @@ def test_the_module_runs_as_a_command():
     command = [sys.executable, "-m", "weighbridge", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.endswith(f"weighbridge, version {weighbridge.__version__}\n")
+
+
+def test_ctrl_c_while_the_command_starts_shows_no_traceback(tmp_path):
+    early = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+    (tmp_path / "click.py").write_text(early)
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import weighbridge.cli"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def test_once_it_has_started_ctrl_c_is_handled_as_before():
+    code = """
+import json, signal
+import weighbridge.cli
+print(json.dumps(signal.getsignal(signal.SIGINT) is signal.default_int_handler))
+"""
+    assert in_fresh_process(code) is True
 
 
 @pytest.mark.parametrize("name", VERBS)
