@@ -110,6 +110,8 @@ def _diff(
     prepend: mx.array | None = None,
     append: mx.array | None = None,
 ) -> mx.array:
+    if n == 0:  # torch adds nothing then
+        return self
     axis = axis_of(self, dim)
     made = mx.concatenate([x for x in (prepend, self, append) if x is not None], axis=axis)
     for _ in range(n):

@@ -54,7 +54,7 @@ def writes(program: ExportedProgram) -> dict[int, str]:
 
 def drop_unchanged(program: ExportedProgram) -> None:
     """Drop updates of buffers by what they are, such as ``self.table = self.table.to(device)``."""
-    signature, output = program.graph_signature, next(reversed(program.graph.nodes))
+    signature, output = program.graph_signature, program.graph.output_node()
     own = {spec.target: spec.arg.name for spec in signature.input_specs if spec.target}
     kept = [
         (spec, value)

@@ -65,6 +65,8 @@ def _gather(
         return mx.broadcast_to(self, index.shape)
     if not index.ndim:
         return mx.take(self, index)
+    if not index.size:  # it may have more axes than SELF
+        return mx.zeros(index.shape, self.dtype)
     axis = axis_of(self, dim)
     region = [slice(None) if i == axis else slice(size) for i, size in enumerate(index.shape)]
     return mx.take_along_axis(self[tuple(region)], index, axis=axis)

@@ -38,6 +38,7 @@ REDUCTIONS = {
     "diff": torch.diff,
     "second diff along another axis": lambda x: x.diff(2, 1, prepend=x[:, :1] - 1, append=x),
     "diff of truths": lambda x: (x > 0).diff(dim=0),
+    "no diff": lambda x: x.diff(0, prepend=x),
     "norm": lambda x: torch.linalg.vector_norm(x, dim=-1),
     "norm of all": torch.linalg.vector_norm,
     "1-norm": lambda x: x.norm(1, -1),

@@ -63,6 +63,7 @@ CASES = {
     "index apart": lambda x: x[ROWS.clamp(max=1), :, ROWS],
     "index of the last axes": lambda x: x[:, ROWS, ROWS],
     "gather": lambda x: x.gather(1, ROWS[:, :, None].expand(2, 2, 3)),
+    "gather of none": lambda x: x[0, 0].gather(0, torch.zeros(1, 0, dtype=torch.long)),
     "gather of one": lambda x: x[0, 0].gather(0, torch.tensor(1)),
     "take_along_dim": lambda x: torch.take_along_dim(x, ROWS[:, :, None], 1),
     "index_select": lambda x: x.index_select(2, AXIS1),
