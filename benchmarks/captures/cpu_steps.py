@@ -40,32 +40,28 @@ RESULT: Final = Path(__file__).parents[1] / "results" / "cpu_steps.json"
 BAR: Final = 1.0
 
 
-def bert() -> workloads.Workload:
-    """Return 3 layers of MiniLM's sizes with fewer words, 8 pairs of 32 tokens."""
+def encoder(adapted: tuple[str, ...], pairs: int, **options: Any) -> workloads.Workload:
+    """Return an encoder of MiniLM's sizes but for OPTIONS, and so many PAIRS of 32 tokens."""
     config = transformers.BertConfig(
         hidden_size=384,
-        num_hidden_layers=3,
         num_attention_heads=12,
         intermediate_size=1536,
-        vocab_size=2000,
         attn_implementation="sdpa",
+        **options,
     )
     module = workloads.InfoNCE(transformers.BertModel(config, add_pooling_layer=False))
-    return workloads.Workload(module, {"input_ids": torch.randint(0, 2000, (16, 32))}, (), 8)
+    ids = torch.randint(0, config.vocab_size, (2 * pairs, 32))
+    return workloads.Workload(module, {"input_ids": ids}, adapted, pairs)
+
+
+def bert() -> workloads.Workload:
+    """Return 3 layers of MiniLM's sizes with fewer words, 8 pairs of 32 tokens."""
+    return encoder((), 8, num_hidden_layers=3, vocab_size=2000)
 
 
 def minilm() -> workloads.Workload:
     """Return MiniLM's sizes, 16 pairs of 32 tokens."""
-    config = transformers.BertConfig(
-        hidden_size=384,
-        num_hidden_layers=6,
-        num_attention_heads=12,
-        intermediate_size=1536,
-        attn_implementation="sdpa",
-    )
-    module = workloads.InfoNCE(transformers.BertModel(config, add_pooling_layer=False))
-    ids = torch.randint(0, config.vocab_size, (32, 32))
-    return workloads.Workload(module, {"input_ids": ids}, ("query", "value"), 16)
+    return encoder(("query", "value"), 16, num_hidden_layers=6)
 
 
 def llama() -> workloads.Workload:

@@ -38,7 +38,7 @@ def _runs(item, name):
 def sources(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("sources")
     asked = {name for name in COMMANDS for item in request.session.items if _runs(item, name)}
-    made = make_sources(folder / "sources", asked)
+    made = make_sources(folder / "sources", asked | {*QUICK})  # whose results every test may visit
     return made, varied(made, folder / "others")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, Final
 
 from ...common.hints import counted
@@ -17,19 +16,13 @@ UNITS: Final = {
 }
 
 
-def every(block: Any) -> Iterator[Any]:
-    """Yield the operations of BLOCK, those of blocks inside of them too."""
-    for operation in block.operations:
-        yield operation
-        for inner in operation.blocks:
-            yield from every(inner)
-
-
 def by_unit(plan: Any) -> Counter[str]:
     """Return how many operations the units run by PLAN, an ``MLComputePlan``; constants run on none."""
+    from ...captures.mlprogram.package import operations
+
     found: Counter[str] = Counter()
     for function in plan.model_structure.program.functions.values():
-        for operation in every(function.block):
+        for operation in operations(function.block):
             usage = plan.get_compute_device_usage_for_mlprogram_operation(operation)
             if usage is not None:
                 kind = type(usage.preferred_compute_device).__name__

@@ -105,7 +105,8 @@ def _with_copies(program: ExportedProgram, table: Table) -> ExportedProgram | No
             node.target = torch.ops.aten.view.default
 
 
-def _anyhow(program: ExportedProgram, table: Table) -> ExportedProgram | None:
+def _with_either(program: ExportedProgram, table: Table) -> ExportedProgram | None:
+    """Return PROGRAM with what TABLE names decomposed, with its views or, where these fail, with copies."""
     return _attempt(program, table) or _with_copies(program, table)
 
 
@@ -122,12 +123,12 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
         if before == set(table):  # nothing left, or what stays what it is
             break
         before = set(table)
-        whole = _anyhow(program, _within() | table if table else table)
+        whole = _with_either(program, _within() | table if table else table)
         if whole is not None:
             program = whole
             continue
         for call, function in table.items():
-            alone = _anyhow(program, {call: function})
+            alone = _with_either(program, {call: function})
             program, refused = (program, refused | {call}) if alone is None else (alone, refused)
     return program
 
