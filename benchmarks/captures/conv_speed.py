@@ -6,7 +6,7 @@ The networks: residual blocks of 3 x 3 convolutions with group norms, with batch
 a U-net with pooling and upsampling, for images of 32 and of 96 pixels. At 32 a forward of the U-net takes a few
 milliseconds, of which making the graph in Python is a part: larger for a capture, which is interpreted. Both sides have the same weights; the one by hand is written
 with ``mlx.nn`` and takes images with channels last. Sides take turns; times are of the processor, BLAS
-with one thread. Writes ``results/conv_speed.json``.
+with one thread, memory that is freed stays with the process. Writes ``results/conv_speed.json``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mlx import nn  # noqa: E402
 
 from weighbridge.converters.captures import capture  # noqa: E402
 from weighbridge.converters.captures.torch_to_mlx.dtypes import to_mlx  # noqa: E402
-from weighbridge.tests.support.side_by_side import machine  # noqa: E402
+from weighbridge.tests.support.side_by_side import keep_freed_memory, machine  # noqa: E402
 
 RESULT: Final = Path(__file__).parents[1] / "results" / "conv_speed.json"
 BATCH, WIDTH, GROUPS, BLOCKS = 4, 32, 8, 3
@@ -139,6 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeat", type=int, default=9)
     repeat = parser.parse_args().repeat
+    keep_freed_memory()
     rows = [row for network in NETWORKS for row in measured(*network, repeat)]
     document = {"rows": rows, "bar": BAR, "repeat": repeat, "machine": machine()}
     RESULT.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

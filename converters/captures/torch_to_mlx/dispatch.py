@@ -225,7 +225,7 @@ class Call:
 
     def __post_init__(self) -> None:
         """Find which arguments are values of the graph, so that a run looks at no others."""
-        moving = {name: it for name, it in self.arguments.items() if _refers(it)}
+        moving = [(name, it) for name, it in self.arguments.items() if _refers(it)]
         inexact = isinstance(self.dtypes, mx.Dtype) and mx.issubdtype(self.dtypes, mx.inexact)
         object.__setattr__(self, "_moving", moving)
         object.__setattr__(self, "_float", self.dtypes if inexact else None)
@@ -233,8 +233,12 @@ class Call:
     def __call__(self, values: Environment) -> Any:
         """Run the handler on VALUES and cast its results to the recorded dtypes."""
         arguments = dict(self.arguments)  # in their order, which handlers without names need
-        for name, argument in self._moving.items():  # type: ignore[attr-defined]
-            arguments[name] = resolve(argument, values)
+        for name, argument in self._moving:  # type: ignore[attr-defined]
+            if type(argument) is Reference:  # most are: what ``resolve`` does, without the calls
+                value = values[argument.name]
+                arguments[name] = value if argument.dtype is None else cast(value, argument.dtype)
+            else:
+                arguments[name] = resolve(argument, values)
         result = self.function(**arguments)
         wanted = self._float  # type: ignore[attr-defined]
         if wanted is not None and isinstance(result, mx.array) and result.dtype == wanted:

@@ -69,12 +69,17 @@ class Graph:
     def run(self, values: dict[str, Any], tap: Tap | None = None) -> Any:
         """Compute the output from VALUES, which is used up; TAP sees and may replace site outputs."""
         values.update(closed(values))
-        for step in self.steps:
-            values[step.name] = _attempt(step, values)
-            if tap and step.sites:
-                _tapped(step, values, tap)
-            for name in step.frees:
-                values.pop(name, None)
+        step = None
+        try:
+            for step in self.steps:
+                values[step.name] = step.run(values)
+                if tap and step.sites:
+                    _tapped(step, values, tap)
+                for name in step.frees:
+                    values.pop(name, None)
+        except Exception as error:
+            error.add_note(f"while running {step and step.label} captured from torch")
+            raise
         return resolve(self.output, values)
 
     def rewritten(self, rewrite: Callable[[Step], Run | None]) -> Graph:
@@ -88,14 +93,6 @@ class Graph:
     def sites(self) -> tuple[str, ...]:
         """The names of all sites, in order of computation."""
         return tuple(site for step in self.steps for site in step.sites)
-
-
-def _attempt(step: Step, values: Environment) -> Any:
-    try:
-        return step.run(values)
-    except Exception as error:
-        error.add_note(f"while running {step.label} captured from torch")
-        raise
 
 
 def _tapped(step: Step, values: dict[str, Any], tap: Tap) -> None:

@@ -78,9 +78,10 @@ class Wiring:
 
     def value(self, name: str) -> Any:
         """Return the tensor called NAME as the graph takes it: in its dtype, perhaps quantized."""
-        scheme, dtype = self.schemes.get(self.first(name)), self.dtype(name)
+        first, recorded = self.recording.names.get(name, (name, None))
+        scheme, dtype = self.schemes.get(first), mlx_dtype(recorded)
         if scheme is None:
-            return cast(self.location(name).get(), dtype)
+            return cast(self.locations[first].get(), dtype)
         keys = Parts._fields if scheme.affine else Parts._fields[:2]
         return Quantized(Parts(*(self.part(name, key).get() for key in keys)), scheme, dtype)
 

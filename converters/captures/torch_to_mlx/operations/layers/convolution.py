@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import mlx.core as mx
@@ -27,6 +28,11 @@ class Window(NamedTuple):
     output_padding: Sizes = 0
 
 
+def _window(options: dict[str, Any]) -> Window:
+    """Return OPTIONS with tuples for lists, so that what is found out of them can be kept."""
+    return Window(**{key: tuple(it) if isinstance(it, list) else it for key, it in options.items()})
+
+
 def channels_last(ndim: int) -> list[int]:
     """Return the order of axes that moves axis 1 to the end."""
     return [0, *range(2, ndim), 1]
@@ -43,20 +49,24 @@ def _pads(window: Window, kernel: Sequence[int]) -> tuple[list[int], list[int]]:
 
 
 def _forward(x: mx.array, weight: mx.array, window: Window) -> mx.array:
-    kernel = weight.shape[2:]
+    steps = _steps(window, weight.shape[2:])
     weight = weight.transpose(channels_last(weight.ndim))
-    stride, dilation = (repeated(n, len(kernel)) for n in (window.stride, window.dilation))
-    padding = _pads(window, kernel)
     if on_cpu() and window.groups == 1:
-        return convolved(x, weight, Steps(stride, padding, dilation))
+        return convolved(x, weight, steps)
     return mx.conv_general(
         x,
         weight,
-        stride=stride,
-        padding=padding,
-        kernel_dilation=dilation,
+        stride=steps.stride,
+        padding=steps.padding,
+        kernel_dilation=steps.dilation,
         groups=window.groups,
     )
+
+
+@lru_cache(maxsize=1024)  # found again in each call, it would take longer than MLX's graph does
+def _steps(window: Window, kernel: tuple[int, ...]) -> Steps:
+    stride, dilation = (repeated(n, len(kernel)) for n in (window.stride, window.dilation))
+    return Steps(stride, _pads(window, kernel), dilation)
 
 
 def _transposed(x: mx.array, weight: mx.array, window: Window) -> mx.array:
@@ -168,20 +178,20 @@ def convolve(
 def _convolution(
     input_: mx.array, weight: mx.array, bias: mx.array | None = None, **window: Any
 ) -> mx.array:
-    return convolve(input_, weight, bias, Window(**window))
+    return convolve(input_, weight, bias, _window(window))
 
 
 def _convolution_transpose(
     input_: mx.array, weight: mx.array, bias: mx.array | None = None, **window: Any
 ) -> mx.array:
-    return convolve(input_, weight, bias, Window(**window), transposed=True)
+    return convolve(input_, weight, bias, _window(window), transposed=True)
 
 
 @operation("convolution")
 def _any_convolution(
     input_: mx.array, weight: mx.array, bias: mx.array | None, transposed: bool, **window: Any
 ) -> mx.array:
-    return convolve(input_, weight, bias, Window(**window), transposed)
+    return convolve(input_, weight, bias, _window(window), transposed)
 
 
 register({f"conv{n}d conv{n}d.padding": _convolution for n in (1, 2, 3)})
