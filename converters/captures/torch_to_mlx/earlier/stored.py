@@ -22,10 +22,11 @@ from ..operations.registry import handlers
 from ..parameters import canonical_names
 from ..recording.arguments import leaves
 from ..recording.recorded import Recording
-from .telling import check_package, code_of, own_text, settings_of, text_of
+from .telling import check_package, code_of, own_text, places_of, settings_of, text_of
 from .written import UnwritableError, read, written
 
 KIND: Final = "capture"
+FUNCTIONS: Final = frozenset({"torch.functional", "torch.nn.functional"})  # that all modules call
 OWN: Final = frozenset({"_parameters", "_buffers", "_modules"})  # told by their names
 
 
@@ -88,5 +89,7 @@ def _surroundings(module: nn.Module) -> Iterator[str]:
     yield own_text()
     for name, operation in sorted(handlers().items()):
         yield f"{name} {text_of(operation.function)} {operation.promote}"
-    for package in sorted({type(child).__module__.partition(".")[0] for child in module.modules()}):
+    modules = {type(child).__module__ for child in module.modules()}
+    for package in sorted({name.partition(".")[0] for name in modules}):
         check_package(package)
+    yield from places_of(modules | FUNCTIONS)

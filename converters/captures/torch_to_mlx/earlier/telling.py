@@ -12,10 +12,10 @@ import functools
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 import torch
@@ -35,6 +35,7 @@ PLAIN: Final = (
     enum.Enum,
 )
 ROOT: Final = Path(__file__).parents[4]
+BUILT_IN: Final = frozenset({*sys.builtin_module_names, "pybind11_builtins"})
 ATTENTIONS: Final = (None, "eager", "sdpa")  # transformers keeps users' beside its own
 
 
@@ -93,7 +94,7 @@ def _configuration(value: Any) -> str:
 
 
 def text_of(function: Any) -> str:
-    """Tell FUNCTION by its name, and by its text where it is ours.
+    """Tell FUNCTION by its name; it and what it wraps have to be installed, or ours.
 
     Raises:
         UnknownError: it is a user's, or made of values that are not seen.
@@ -102,9 +103,33 @@ def text_of(function: Any) -> str:
     name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
     if isinstance(function, BuiltinFunctionType) or type(function).__module__ == "nanobind":
         return name
-    if not isinstance(function, FunctionType) or not _is_known(_file_of(function)):
-        raise UnknownError(name)
+    if type(function).__module__ == "operator":
+        return repr(function)
+    for it in _with_wrapped(function, {}):
+        if not isinstance(it, FunctionType) or not _is_known(_file_of(it)):
+            raise UnknownError(name)
     return name
+
+
+def _with_wrapped(function: Any, seen: dict[int, Any]) -> Iterable[Any]:
+    """Return FUNCTION and those that it holds: the text of a decorated one is its decorator's."""
+    if id(function) not in seen:
+        seen[id(function)] = function
+        held = [_held(cell) for cell in getattr(function, "__closure__", None) or ()]
+        inner = [
+            getattr(it, "__func__", it) for it in (*held, getattr(function, "__wrapped__", None))
+        ]
+        for it in inner:
+            if isinstance(it, FunctionType):
+                _with_wrapped(it, seen)
+    return seen.values()
+
+
+def _held(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing yet
+        return None
 
 
 def _file_of(function: FunctionType) -> str:
@@ -127,17 +152,65 @@ def _is_known(file: str) -> bool:
 
 
 def code_of(kind: type) -> str:
-    """Tell the class KIND by its name; all that it inherits has to be known.
+    """Tell the class KIND by its name, and by those of functions that have another's place in it.
 
     Raises:
-        UnknownError: a part of it is not.
+        UnknownError: it, or a part of it, is a user's.
     """
-    for base in kind.__mro__[:-1]:
-        for value in vars(base).values():
-            function = getattr(value, "__func__", value)
-            if isinstance(function, FunctionType):
-                text_of(function)
-    return f"{kind.__module__}.{kind.__qualname__}"
+    borrowed = (it for base in kind.__mro__[:-1] for it in _borrowed(base))
+    return " ".join([f"{kind.__module__}.{kind.__qualname__}", *borrowed])
+
+
+def _borrowed(kind: type) -> Iterator[str]:
+    """Yield the functions of KIND itself, nothing it inherits, that have another's name; all have to be known."""
+    place = f"{kind.__module__}.{kind.__qualname__}"
+    if not _is_ours(kind.__module__):
+        raise UnknownError(place)
+    for name, value in vars(kind).items():
+        for function in _functions(value):
+            text = text_of(function)
+            if text != f"{place}.{name}":
+                yield f"{place}.{name}={text}"
+
+
+def _is_ours(module: str) -> bool:
+    """Tell whether MODULE is built in, installed, or ours."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None and "." in module:  # a part of an extension
+        return _is_ours(module.rpartition(".")[0])
+    return module in BUILT_IN if file is None else _is_known(file)
+
+
+def _functions(value: Any) -> list[Any]:
+    """Return the functions that VALUE, an entry of a class, calls."""
+    if isinstance(value, property):
+        return [it for it in (value.fget, value.fset, value.fdel) if it is not None]
+    function = getattr(value, "__func__", getattr(value, "__wrapped__", value))
+    return [function] if isinstance(function, FunctionType | BuiltinFunctionType) else []
+
+
+def places_of(modules: Iterable[str]) -> Iterator[str]:
+    """Tell which functions and classes MODULES have under which names, and those of modules of theirs.
+
+    One of a library may have been put in another's place there, and is known itself. Of torch, which has
+    thousands, only the modules given are told.
+    """
+    seen, waiting = set[str](), sorted(modules)
+    while waiting:
+        name = waiting.pop()
+        module = sys.modules.get(name)
+        if name in seen or type(module) is not ModuleType:
+            continue
+        seen.add(name)
+        package = name.partition(".")[0]
+        for key, value in sorted(vars(module).items()):
+            kind = type(value)  # isinstance would ask the value itself, which may warn
+            if issubclass(kind, FunctionType | BuiltinFunctionType | type):
+                owner = str(value.__module__)
+                yield f"{name}.{key}={owner}.{value.__qualname__}"
+                waiting += [owner] if owner.partition(".")[0] == package != "torch" else []
+            elif kind is functools.partial:
+                yield f"{name}.{key}={settings_of(value)}"
 
 
 def check_package(package: str) -> None:
@@ -152,17 +225,20 @@ def check_package(package: str) -> None:
         for value in list(vars(module).values()):
             if id(value) not in seen:
                 seen.add(id(value))
-                _check(value)
+                _check(value, seen)
 
 
-def _check(value: Any) -> None:
+def _check(value: Any, seen: set[int]) -> None:
     kind = type(
         value
     )  # isinstance would ask the value itself, which may warn or load what it stands for
     if issubclass(kind, FunctionType):
         text_of(value)
     elif issubclass(kind, type):
-        code_of(value)
+        for base in value.__mro__[:-1]:
+            if id(base) not in seen or base is value:
+                seen.add(id(base))
+                collections.deque(_borrowed(base), maxlen=0)
         _check_entries([*vars(value).values()])
     elif issubclass(kind, dict):
         _check_entries([value])

@@ -14,6 +14,7 @@ from .common import merge_common
 from .constants import fold_constants
 from .copies import remove_copies
 from .draft import Draft
+from .integers import narrow_integers
 from .lookups import shorten_lookups
 from .norms import fuse_layer_norm, fuse_rms_norm
 from .rope import fuse_rope
@@ -31,6 +32,7 @@ PASSES: Final[dict[str, Callable[[Draft], None]]] = {
     "channels_last": keep_channels_last,
     "lookups": shorten_lookups,
     "targets": count_every_target,
+    "integers": narrow_integers,
     "dead_code": Draft.remove_dead_code,
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -13,6 +14,9 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.cohere import modeling_cohere
+from transformers.models.llama import modeling_llama
 
 from weighbridge.converters.captures import capture
 from weighbridge.converters.captures.torch_to_mlx import capturing
@@ -20,6 +24,7 @@ from weighbridge.converters.captures.torch_to_mlx.earlier import stored
 from weighbridge.converters.common import cache
 
 INPUTS = {"input": torch.ones(2, 8)}
+TEXT = {"input_ids": torch.ones(1, 5, dtype=torch.long)}
 CHILD = (
     "from weighbridge.tests.converters.captures.torch_to_mlx.earlier import test_stored as it;"
     "it.{}()"
@@ -29,6 +34,11 @@ CHILD = (
 def network(width=8, eps=1e-5, seed=0):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(8, width), nn.LayerNorm(width, eps=eps), nn.GELU()).eval()
+
+
+def tiny_llama():
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "vocab_size": 9}
+    return LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2)).eval()
 
 
 def outputs(module=None):
@@ -121,6 +131,64 @@ def test_code_of_users_has_no_key(monkeypatch):
     assert key(patched) is None
     monkeypatch.setattr(nn.functional, "gelu", lambda x, **_: x)
     assert key() is None
+
+
+class Halved(nn.Module):
+    """A class of a user's, all of whose functions are wrapped by a library's."""
+
+    @torch.no_grad()
+    def forward(self, input):  # noqa: A002
+        return input / 2
+
+
+class Remembered(nn.Module):
+    forward = functools.lru_cache(lambda self, input: input / 2)  # noqa: A006
+
+
+class Borrowed(nn.ReLU):
+    forward = nn.Tanh.forward
+
+
+class BuiltIn(nn.Module):
+    forward = staticmethod(torch.tanh)
+
+
+class Bounded(nn.Hardtanh):
+    min_val = property(lambda self: -2.0, lambda self, value: None)
+
+
+@pytest.mark.usefixtures("recorded")
+@pytest.mark.parametrize("kind", [Halved, Remembered, Borrowed, BuiltIn, Bounded])
+def test_a_class_of_users_has_no_key_however_its_functions_are_made(monkeypatch, kind):
+    monkeypatch.setattr(stored, "check_package", lambda _: None)
+    assert key(network()) is not None
+    assert key(nn.Sequential(nn.Linear(8, 8), kind())) is None
+
+
+@pytest.mark.usefixtures("recorded")
+def test_a_function_of_a_library_in_the_place_of_another_makes_another_key(monkeypatch):
+    monkeypatch.setattr(stored, "check_package", lambda _: None)
+    module, llama = nn.Sequential(nn.Linear(8, 8), nn.ReLU()), tiny_llama()
+    plain, text = key(module), key(llama, inputs=TEXT)
+    assert None not in [plain, text]
+
+    def other(module, places, inputs=INPUTS):
+        with monkeypatch.context() as patched:
+            for place in places:
+                patched.setattr(*place)
+            return key(module, inputs=inputs)
+
+    wrapper = functools.partial(nn.functional.leaky_relu, negative_slope=0.3)
+    keys = {
+        str(plain),
+        str(other(module, [(nn.ReLU, "forward", nn.Tanh.forward)])),
+        str(other(module, [(nn.functional, "silu", wrapper)])),
+        str(other(module, [(nn.functional, "silu", nn.functional.relu)])),
+    }
+    assert len(keys) == 4
+    rotation = (modeling_llama, "apply_rotary_pos_emb", modeling_cohere.apply_rotary_pos_emb)
+    assert other(llama, [rotation], TEXT) not in [None, text]
+    assert (key(module), key(llama, inputs=TEXT)) == (plain, text)
 
 
 @pytest.mark.usefixtures("recorded")
