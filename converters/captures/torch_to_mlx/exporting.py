@@ -145,8 +145,10 @@ def functionalized(program: ExportedProgram) -> ExportedProgram:
     """Return PROGRAM, which stays as it is, as :func:`record` returns programs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        own = program._update(deepcopy(program.graph_module), deepcopy(program.graph_signature))
-        return _functional(own)
+        copied = deepcopy(program.graph_module)
+        for node, old in zip(copied.graph.nodes, program.graph.nodes, strict=True):
+            node.name = old.name  # a copy renames what is called as a builtin is, such as ``input``
+        return _functional(program._update(copied, deepcopy(program.graph_signature)))
 
 
 def record(module: torch.nn.Module, inputs: Inputs, dynamic: Dynamic) -> ExportedProgram:

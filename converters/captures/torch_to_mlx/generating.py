@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from ....errors import BadInputError
+from ....errors import BadInputError, UnsupportedError
 from ..keeping import PARTS, Layer, sizes_of
 from ..modes import in_mode
 from .captured import Captured
@@ -43,6 +43,16 @@ class _Reader(nn.Module):
         return {"logits": result.logits[:, -1], **after}
 
 
+def _likeliest(logits: mx.array, read: int) -> int:
+    """Return the token of the largest of LOGITS, after READ tokens; none is where they are NaN."""
+    if mx.isnan(logits).any():
+        raise UnsupportedError(
+            f"the logits after {read} tokens are NaN: the model's weights make them, or it decides by masks "
+            "otherwise than for the first token, which was recorded; use model.generate"
+        )
+    return cast(int, mx.argmax(logits).item())
+
+
 class Generator:
     """A causal language model of transformers that goes on with texts in MLX.
 
@@ -58,7 +68,8 @@ class Generator:
 
         Raises:
             BadInputError: no room, or more than MODULE has positions for.
-            UnsupportedError: it keeps nothing of a text, or more than keys and values; or as
+            UnsupportedError: it keeps nothing of a text, or more than keys and values, or decides by how
+                far a text is; or as
                 ``capture`` does.
         """
         most = getattr(module.config, "max_position_embeddings", None) or tokens
@@ -76,6 +87,11 @@ class Generator:
         with in_mode(module, False):
             reader = _Reader(module).eval()
             self.captured: Captured = capture_torch(reader, inputs=inputs, modes="one")
+        if any(port.held is not None for port in self.captured.recording.ports):
+            raise UnsupportedError(
+                "the model decides by how far a text is, as rope of type 'dynamic' does: one recorded step "
+                "cannot make its texts; use model.generate"
+            )
         self._step = mx.compile(self.captured.__call__, inputs=self.captured.state)
 
     def generate(self, ids: Sequence[int], count: int, *, stop: Collection[int] = ()) -> list[int]:
@@ -88,6 +104,7 @@ class Generator:
 
         Raises:
             BadInputError: no text, no tokens of the model, or no room for it and COUNT more.
+            UnsupportedError: logits are NaN.
         """
         ids = self._checked(ids)
         if not ids or len(ids) + count > self.tokens:
@@ -102,7 +119,7 @@ class Generator:
             result = self._read(ids[position] if known else found[-1], position, kept)
             if position < len(ids) - 1:
                 continue
-            found.append(cast(int, mx.argmax(result).item()))
+            found.append(_likeliest(result, position + 1))
             if found[-1] in stop:
                 break
         return found

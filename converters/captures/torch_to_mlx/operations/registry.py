@@ -63,6 +63,7 @@ THEMES: Final = (
     "recurrent.scans",
     "reductions",
     "signal.fourier",
+    "signal.windows",
 )
 SIZES: Final = frozenset({"aten.sym_size.int", "aten.sym_numel.default"})  # need no handler
 

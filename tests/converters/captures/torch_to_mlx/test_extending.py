@@ -82,3 +82,9 @@ def test_an_exported_program_runs_in_mlx_and_stays_as_it_is(gradients_of, assert
     )
     assert_same(found["outer.weight"], module.outer.weight.grad, 1e-5)
     assert not np.array(found["inner.weight"]).any()
+
+
+def test_an_exported_program_may_have_an_input_that_is_called_as_a_builtin_is(assert_same):
+    module, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(5, 3)
+    captured = weighbridge.from_exported(torch.export.export(module, (x,)))
+    assert_same(captured(input=to_mlx(x)), module(x), 2e-6)

@@ -84,3 +84,17 @@ def test_a_model_that_keeps_something_else_is_refused():
     module = transformers.MambaForCausalLM(transformers.MambaConfig(**sizes))
     with pytest.raises(UnsupportedError, match="keep"):
         Generator(module.eval())
+
+
+def test_a_model_that_decides_by_how_far_a_text_is_is_refused():
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 100.0}
+    config = transformers.LlamaConfig(**SIZES, rope_parameters=rope)
+    with pytest.raises(UnsupportedError, match="how far a text is"):
+        Generator(transformers.LlamaForCausalLM(config).eval(), tokens=40)
+
+
+def test_no_token_is_the_likeliest_of_logits_that_are_nan():
+    module = model("gpt2")
+    torch.nn.init.constant_(module.transformer.ln_f.weight, torch.nan)
+    with pytest.raises(UnsupportedError, match="after 7 tokens are NaN"):
+        Generator(module, tokens=12).generate(TEXT, 2)

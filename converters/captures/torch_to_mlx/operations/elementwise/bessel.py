@@ -1,4 +1,4 @@
-"""Modified Bessel functions of orders 0 and 1, good to float32, and the window that is made of them."""
+"""Modified Bessel functions of orders 0 and 1, good to float32."""
 
 from __future__ import annotations
 
@@ -70,15 +70,6 @@ _first = elementwise(_i1, lambda g, y, x: g * _slope(y, _i0(x), x))
 _first_scaled = elementwise(_i1e, lambda g, y, x: g * (_slope(y, _i0e(x), x) - mx.sign(x) * y))
 
 
-def _kaiser(
-    window_length: int, periodic: bool = True, beta: float = 12.0, dtype: mx.Dtype = mx.float32
-) -> mx.array:
-    """Kaiser and Schafer 1980; a periodic one is the first of one that is longer by one."""
-    whole = np.kaiser(window_length + periodic, beta)
-    return mx.array(whole[:window_length], dtype)
-
-
-register({"kaiser_window kaiser_window.periodic kaiser_window.beta": _kaiser})
 register(
     {
         "i0 special_i0 prims.bessel_i0.default": _zeroth,

@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from ...dtypes import is_float
 from ..elementwise.elementary import exp, softplus
-from ..elementwise.kinks import clamp, xlogy
+from ..elementwise.kinks import clamp, relu, xlogy
 from ..gradients import elementwise, where
 from ..reductions import log_softmax
 from ..registry import operation, register
@@ -229,6 +229,22 @@ def _soft_cross_entropy(
     smooth = target * (1 - smoothing) + smoothing / classes
     loss = -mx.sum(logs * smooth * _class_weights(logs, weight), axis=_class_axis(logs))
     return _REDUCTIONS[reduction](loss)
+
+
+@operation("multilabel_margin_loss")
+def _multilabel_margin(self: mx.array, target: mx.array, reduction: int = MEAN) -> mx.array:
+    """Hinge loss of every class against every label, labels being those before the first below 0.
+
+    torch's own decomposition counts those after it, too.
+    """
+    labelled = mx.cumprod((target >= 0).astype(mx.int32), axis=-1).astype(mx.bool_)
+    labels = mx.where(labelled, target, mx.zeros_like(target))
+    classes = mx.arange(self.shape[-1])
+    owned = mx.any((labels[..., None] == classes) & labelled[..., None], axis=-2)
+    scores = mx.take_along_axis(self, mx.stop_gradient(labels), axis=-1)
+    pairs = labelled[..., None] & mx.logical_not(owned)[..., None, :]
+    gaps = where(pairs, relu(1 - scores[..., None] + self[..., None, :]), 0.0)
+    return _REDUCTIONS[reduction](mx.sum(gaps, axis=(-2, -1)) / self.shape[-1])
 
 
 @operation("cosine_similarity")

@@ -201,6 +201,9 @@ ELEMENTWISE_LOSSES = {
     "hinge": lambda x, y, **k: functional.hinge_embedding_loss(x, y.sign().detach(), 0.7, **k),
     "soft margin": lambda x, y, **k: functional.soft_margin_loss(x, y.sign().detach(), **k),
 }
+LABELS = torch.tensor(
+    [[3, 0, -1, 1, 2], [-1, 2, 3, 4, 0], [1, 2, 3, 4, 0]]
+)  # -1 ends those of a row
 LOSSES = {
     "cross_entropy": (lambda x: functional.cross_entropy(x, CLASSES), (4, 5)),
     "cross_entropy sum": (lambda x: functional.cross_entropy(x, CLASSES, reduction="sum"), (4, 5)),
@@ -257,6 +260,15 @@ LOSSES = {
         (4, 5),
     ),
     "triplet": (functional.triplet_margin_loss, (4, 5), (4, 5), (4, 5)),
+    "multilabel margin": (lambda x: functional.multilabel_margin_loss(x, LABELS), (3, 5)),
+    "multilabel margin of one": (
+        lambda x: functional.multilabel_margin_loss(x, LABELS[0], reduction="sum"),
+        (5,),
+    ),
+    "multilabel margin each": (
+        lambda x: functional.multilabel_margin_loss(x, LABELS, reduction="none"),
+        (3, 5),
+    ),
     "margin ranking": (
         lambda x, y: functional.margin_ranking_loss(x, y, x.sign(), 0.3),
         (4,),

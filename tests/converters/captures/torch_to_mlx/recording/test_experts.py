@@ -109,3 +109,14 @@ def test_experts_that_are_skipped_where_they_got_no_row_are_as_in_torch(step, gr
 def test_what_is_skipped_and_would_not_be_nothing_is_refused(step):
     with pytest.raises(UnsupportedError, match="decides by a tensor's values"):
         weighbridge.capture(Looping(step), inputs=torch.randn(5, 4))
+
+
+def test_a_loop_that_ends_by_values_is_refused():
+    class Halving(torch.nn.Module):
+        def forward(self, x):
+            while (x > 1).any():
+                x = x * 0.5
+            return x
+
+    with pytest.raises(UnsupportedError, match="while"):
+        weighbridge.capture(Halving(), inputs={"x": torch.randn(3, 4)})

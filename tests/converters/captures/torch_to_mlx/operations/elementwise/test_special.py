@@ -24,6 +24,18 @@ FUNCTIONS = {
     "i0 of far numbers": (lambda x: torch.i0(x) * 1e-20, BOTH_SIDES),
     "i0, i1": (lambda x: (torch.i0(x), torch.special.i1(x)), BOTH_SIDES / 20),
     "scaled i0, i1": (lambda x: (torch.special.i0e(x), torch.special.i1e(x)), BOTH_SIDES * 30),
+    "a Hamming window": (lambda x: x * torch.hamming_window(20), ABOVE[:20]),
+    "with numbers of its own": (
+        lambda x: x * torch.hamming_window(20, False, 0.6, 0.3),
+        ABOVE[:20],
+    ),
+    "a Blackman window": (lambda x: x * torch.blackman_window(20), ABOVE[:20]),
+    "a Bartlett window": (lambda x: x * torch.bartlett_window(20, periodic=False), ABOVE[:20]),
+    "a Hann window": (lambda x: x * torch.hann_window(20), ABOVE[:20]),
+    "windows of one": (
+        lambda x: x * torch.hamming_window(1) + torch.bartlett_window(1),
+        ABOVE[:20],
+    ),
     "a Kaiser window": (lambda x: x * torch.kaiser_window(20, periodic=False), ABOVE[:20]),
     "another": (lambda x: x * torch.kaiser_window(20, True, 8.5), ABOVE[:20]),
     "that of torch.signal": (lambda x: x * torch.signal.windows.kaiser(20, beta=8.5), ABOVE[:20]),
