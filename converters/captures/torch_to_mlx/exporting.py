@@ -8,6 +8,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
+from functools import partial
 from typing import Any, Final
 from unittest import mock
 
@@ -15,6 +16,7 @@ import mlx.core as mx
 import numpy as np
 import torch
 from torch.export import Dim, ExportedProgram
+from torch.export._trace import _export as _export_at
 
 from ....errors import BadInputError, UnsupportedError
 from ...common.arrays import from_mlx, to_torch
@@ -39,7 +41,7 @@ from .recording.deciding.masks import as_the_example, held, is_decision, is_mask
 from .recording.deciding.none import skips_nothing
 from .recording.deciding.sizes import sizes_open
 from .recording.deciding.some import taken_to_show_some
-from .recording.failures import refuse
+from .recording.failures import differentiates, refuse
 from .recording.hooks import hooks_refused, refuse_hooks
 from .recording.kept.counters import refuse_counters
 from .recording.kept.numbers import Counted, numbers_known
@@ -173,6 +175,8 @@ def _recorded(module: torch.nn.Module, inputs: Inputs, dynamic: Dynamic) -> Expo
         program = _exported(module, tensors, dynamic)
     except Exception as error:
         found = _as_decided(module, tensors, dynamic) if is_decision(error) else None
+        if differentiates(error):
+            found = _tried(module, tensors, dynamic, partial(_exported, export=_export_gradients))
         return found or refuse(error, type(module).__name__)
     if not is_open(program):
         return program
@@ -253,11 +257,14 @@ def _tried(
 
 
 def _exported(
-    module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
+    module: torch.nn.Module,
+    tensors: Mapping[str, Any],
+    dynamic: Dynamic,
+    export: Callable[..., ExportedProgram] | None = None,
 ) -> ExportedProgram:
     with recording(module, tensors, dynamic) as uses, SameMasks():
         with sizes_open() as sizes:
-            program = _export(module, tensors, dynamic)
+            program = (export or _export)(module, tensors, dynamic)
         changed = _functional(program)
     asked = without_indifferent(changed, module, tensors, sizes.conditions, sizes.choices)
     changed.graph_module.meta.update({FIXED: sizes.fixed, ASKED: asked})
@@ -279,6 +286,17 @@ def _export(
 ) -> ExportedProgram:
     shapes = _shapes(module, tensors, dynamic)
     return torch.export.export(module, (), tensors, dynamic_shapes=shapes, strict=False)
+
+
+def _export_gradients(
+    module: torch.nn.Module, tensors: Mapping[str, Any], dynamic: Dynamic
+) -> ExportedProgram:
+    """Export MODULE, which differentiates by ``torch.func``, below autograd: derivatives are operations there."""
+    shapes = _shapes(module, tensors, dynamic)
+    with torch.no_grad():
+        return _export_at(  # type: ignore[no-any-return]
+            module, (), tensors, shapes, strict=False, pre_dispatch=False
+        )
 
 
 @contextlib.contextmanager

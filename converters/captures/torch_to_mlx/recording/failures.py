@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
+from traceback import walk_tb
 from typing import Any, Final, NoReturn
 
 from .....errors import UnsupportedError, WeighbridgeError, legible
@@ -32,12 +34,13 @@ _CURES: Final = {
         "the code fixes a size: leave that axis out of `dynamic`"
     ),
     r"constant's list|\.data\b|not require grad": (
-        "use .detach() in place of .data, and no tensor kept from before; write a derivative that forward takes"
-        " (torch.autograd.grad) out"
+        "use .detach() in place of .data, and no tensor kept from before; take a derivative in forward by"
+        " torch.func.grad, not torch.autograd.grad"
     ),
     r"Couldn't swap": "forward moves a module to another dtype (`.to`, `.half`): convert what it is called with, or the module before",
     r"functorch|vmap|attribute 'constant'": "write the derivative out",
 }
+_TRANSFORMS: Final = str(Path("torch", "_functorch"))
 _OTHERWISE: Final = "rewrite that line, or choose another implementation of it"
 
 
@@ -60,6 +63,13 @@ def refuse(error: Exception, what: str) -> NoReturn:
         f"torch.export cannot record {what}: {type(error).__name__}: {reason}",
         [*places, f"cure: {_cure(text)}"],
     ) from error
+
+
+def differentiates(error: BaseException) -> bool:
+    """Tell whether ERROR came through one of ``torch.func``'s functions, such as ``grad``, or of what they left."""
+    frames = (frame for it in causes(error) for frame, _ in walk_tb(it.__traceback__))
+    inside = any(_TRANSFORMS in frame.f_code.co_filename for frame in frames)
+    return inside or "functorch tensor" in str(error)
 
 
 def causes(error: BaseException | None) -> Iterator[Any]:
