@@ -156,8 +156,8 @@ def _corners(function: Callable[..., int], *of: str) -> Rule:
     """Return the rule of a FUNCTION that is monotonic in each of its arguments, called OF."""
 
     def rule(bounds: dict[str, Any], given: Mapping[str, Any]) -> Bounds | None:
-        operands = [bounds.get(name) for name in of]
-        if given.get("alpha", 1) != 1 or not all(isinstance(it, Bounds) for it in operands):
+        operands = [it for name in of if isinstance(it := bounds.get(name), Bounds)]
+        if given.get("alpha", 1) != 1 or len(operands) < len(of):
             return None
         found = [function(*corner) for corner in product(*operands)]
         return Bounds(min(found), max(found))

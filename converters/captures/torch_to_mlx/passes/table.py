@@ -7,17 +7,17 @@ from difflib import get_close_matches
 from typing import Final
 
 from .....errors import BadInputError
-from .activations import fuse_gelu
-from .attention import fuse_attention
 from .channels import keep_channels_last
 from .common import merge_common
 from .constants import fold_constants
 from .copies import remove_copies
 from .draft import Draft
+from .fused.activations import fuse_gelu
+from .fused.attention import fuse_attention
+from .fused.norms import fuse_layer_norm, fuse_rms_norm
+from .fused.rope import fuse_rope
 from .integers import narrow_integers
 from .lookups import shorten_lookups
-from .norms import fuse_layer_norm, fuse_rms_norm
-from .rope import fuse_rope
 from .targets import count_every_target
 
 PASSES: Final[dict[str, Callable[[Draft], None]]] = {

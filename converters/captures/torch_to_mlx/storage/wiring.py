@@ -78,7 +78,7 @@ class Wiring:
 
     def value(self, name: str) -> Any:
         """Return the tensor called NAME as the graph takes it: in its dtype, perhaps quantized."""
-        first, recorded = self.recording.names.get(name, (name, None))
+        first, recorded = self.recording.names[name]
         scheme, dtype = self.schemes.get(first), mlx_dtype(recorded)
         if scheme is None:
             return cast(self.locations[first].get(), dtype)

@@ -46,3 +46,19 @@ def _feature_dropout(input_: mx.array, p: float, train: bool) -> mx.array:
     """Drop whole channels (axis 1)."""
     shape = (*input_.shape[:2], *[1] * (input_.ndim - 2))
     return drop(input_, p, shape)[0] if train and p else input_
+
+
+@operation("rrelu_with_noise_functional")
+def _random_leak(
+    self: mx.array,
+    noise: mx.array,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+) -> tuple[mx.array, mx.array]:
+    """Xu et al. 2015: slopes below 0 are drawn in training, else their mean."""
+    slope = mx.array((lower + upper) / 2, self.dtype)
+    if training:
+        slope = mx.random.uniform(lower, upper, self.shape, self.dtype)
+    factor = mx.where(self > 0, mx.array(1, self.dtype), slope)
+    return self * factor, factor if training else noise

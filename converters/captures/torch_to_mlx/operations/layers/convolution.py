@@ -30,7 +30,10 @@ class Window(NamedTuple):
 
 def _window(options: dict[str, Any]) -> Window:
     """Return OPTIONS with tuples for lists, so that what is found out of them can be kept."""
-    return Window(**{key: tuple(it) if isinstance(it, list) else it for key, it in options.items()})
+    hashable: dict[str, Any] = {
+        key: tuple(it) if isinstance(it, list) else it for key, it in options.items()
+    }
+    return Window(**hashable)
 
 
 def channels_last(ndim: int) -> list[int]:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import mlx.core as mx
 import numpy as np
-from numpy.typing import NDArray
 
 from ..registry import register
 
-Window = Callable[..., NDArray[np.float64]]  # (length of a symmetric window, parameters) -> values
+Window = Callable[..., Any]  # (length of a symmetric window, parameters) -> an array of numpy
 
 
 def _cosines(terms: Sequence[float]) -> Window:
     """Return the window of TERMS a0 - a1 cos(x) + a2 cos(2 x) - ..., over one period."""
 
-    def made(length: int) -> NDArray[np.float64]:
+    def made(length: int) -> Any:
         angle = np.arange(length) * (2 * np.pi / max(length - 1, 1))
         waves = [(-1) ** k * a * np.cos(k * angle) for k, a in enumerate(terms)]
         return np.sum(waves, axis=0)
@@ -26,11 +25,11 @@ def _cosines(terms: Sequence[float]) -> Window:
     return made
 
 
-def _hamming(length: int, alpha: float = 0.54, beta: float = 0.46) -> NDArray[np.float64]:
+def _hamming(length: int, alpha: float = 0.54, beta: float = 0.46) -> Any:
     return _cosines([alpha, beta])(length)
 
 
-def _kaiser(length: int, beta: float = 12.0) -> NDArray[np.float64]:
+def _kaiser(length: int, beta: float = 12.0) -> Any:
     """Kaiser and Schafer 1980."""
     return np.kaiser(length, beta)
 
@@ -49,7 +48,7 @@ def _window(
     return mx.array(whole[:window_length], dtype)
 
 
-_OVERLOADS = {
+_OVERLOADS: Final[Mapping[str, tuple[Sequence[str], Window]]] = {
     "hann": (("", ".periodic"), _cosines([0.5, 0.5])),
     "hamming": (("", ".periodic", ".periodic_alpha", ".periodic_alpha_beta"), _hamming),
     "blackman": (("", ".periodic"), _cosines([0.42, 0.5, 0.08])),

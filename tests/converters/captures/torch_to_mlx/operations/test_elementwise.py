@@ -37,6 +37,7 @@ ACTIVATIONS = {
     "elu": lambda x: functional.elu(x, 0.7),
     "celu": lambda x: functional.celu(x, 1.3),
     "selu": functional.selu,
+    "rrelu": functional.rrelu,
     "leaky_relu": lambda x: functional.leaky_relu(x, 0.2),
     "relu6": lambda x: functional.relu6(4 * x),
     "hardtanh": lambda x: functional.hardtanh(x, -0.5, 0.7),

@@ -19,6 +19,7 @@ DISTRIBUTIONS = {
     "randint": lambda x: torch.randint(3, 17, x.shape),
     "randint_like": lambda x: torch.randint_like(x, 9),
     "bernoulli": lambda x: torch.bernoulli(x + 0.3),
+    "leaks": lambda x: torch.nn.functional.rrelu(x - 1, 0.1, 0.6, training=True),
     "multinomial": lambda x: torch.multinomial(torch.tensor([1.0, 0, 2, 5]), len(x), True),
 }
 

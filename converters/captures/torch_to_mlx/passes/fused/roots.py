@@ -8,8 +8,8 @@ from typing import Any, Final
 import torch
 from torch.fx import Node
 
-from ..sites import sites_of
-from .draft import Draft, is_call, recorded
+from ...sites import sites_of
+from ..draft import Draft, is_call, recorded
 
 FUSED: Final = (torch.float32, torch.bfloat16, torch.float16)  # MLX computes in float32
 _CASTS: Final = ("_to_copy.default", "type_as.default", "to.dtype")

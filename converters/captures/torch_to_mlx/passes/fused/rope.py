@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.fx import Node
 
-from .draft import Draft, is_call, recorded
-from .forms import ROPE
+from ..draft import Draft, is_call, recorded
+from ..forms import ROPE
 
 MOVES: Final = ("unsqueeze.default", "_to_copy.default", "detach.default", "alias.default")
 ROUNDING: Final = 2.0**-21  # of the float32 powers and quotients that frequencies are made by

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from .draft import Draft, is_call, schema_arguments
+from ..draft import Draft, is_call, schema_arguments
 from .roots import fuse_norm, is_last, mean_of, narrow, quotients, root_of, shifted
 
 RMS_NORM: Final = torch.ops.aten.rms_norm.default

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from .draft import Draft, is_call
+from ..draft import Draft, is_call
 
 
 def fuse_gelu(draft: Draft) -> None:

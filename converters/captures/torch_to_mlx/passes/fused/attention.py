@@ -12,9 +12,9 @@ from typing import Any, Final
 import torch
 from torch.fx import Node
 
-from .draft import Draft, is_call, recorded, schema_arguments
-from .forms import ATTENTION, ATTENTION_MASK
-from .masks import CAUSAL, COPIES, All, Value, value_of
+from ..draft import Draft, is_call, recorded, schema_arguments
+from ..forms import ATTENTION, ATTENTION_MASK
+from ..masks import CAUSAL, COPIES, All, Value, value_of
 
 MOVES: Final = (
     *COPIES,

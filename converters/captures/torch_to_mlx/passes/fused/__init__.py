@@ -1,0 +1,1 @@
+"""Several operations that are one in MLX: attention, norms, rotary positions, gelu."""
