@@ -35,7 +35,8 @@ def test_a_word_chooses_settings_and_shows_what_they_are():
 
 
 @pytest.mark.parametrize("word", ["schedule", "prefetch", "_every", "clip_norm", "dtype"])
-def test_what_is_listed_is_the_default_and_is_taken(word):
+def test_what_is_listed_is_the_default_and_is_taken(word, tmp_path, monkeypatch):
+    monkeypatch.setenv("WEIGHBRIDGE_CACHE", str(tmp_path))  # where bundled data would lie
     shown = [row for row in listed(word)[0] if not row[0].startswith("data.")]
     assert shown
     bare = validate(
