@@ -96,20 +96,20 @@ class Watchdog:
 
     def _left(self) -> str:
         """Write a checkpoint, by a thread that is not waited for for ever; return what there is to go on from."""
-        said = [f"No checkpoint could be written in {WRITING:g} s, the last one stays"]
+        found = [f"No checkpoint could be written in {WRITING:g} s, the last one stays"]
 
         def save() -> None:
             try:
                 place = self._save()
             except Exception as error:
-                said.append(f"No checkpoint could be written ({error}), the last one stays")
+                found.append(f"No checkpoint could be written ({error}), the last one stays")
             else:
-                said.append(f"{place} is written" if place else "The last checkpoint stays")
+                found.append(f"{place} is written" if place else "The last checkpoint stays")
 
         writing = threading.Thread(target=save, name="watchdog-checkpoint", daemon=True)
         writing.start()
         writing.join(WRITING)
-        return said[-1]
+        return found[-1]
 
 
 class Watched:
