@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal, get_args, get_origin
 
 import click
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 import weighbridge
 from weighbridge.cli import main as cli
@@ -25,7 +21,7 @@ from weighbridge.converters.common.exits import Exit
 from weighbridge.converters.maps.notation import parser
 from weighbridge.converters.routes import ROUTES
 from weighbridge.trainers.config import TrainConfig
-from weighbridge.trainers.configuration.keys import sections_in
+from weighbridge.trainers.configuration import reference
 from weighbridge.verbs.failures import kinds
 
 DOCS = Path(__file__).parent
@@ -148,31 +144,18 @@ def grammar() -> str:
 
 
 def settings() -> str:
-    """Return the settings of a training run with their defaults."""
-    rows: dict[str, str] = {}
-    for key, value in defaults(TrainConfig):  # kinds of data share keys
-        known = rows[key].split(" or ") if key in rows else []
-        rows[key] = " or ".join(dict.fromkeys([*known, value]))
-    return table(("setting", "default"), *((f"`{key}`", value) for key, value in rows.items()))
+    """Return the settings of a training run with their defaults and what they are."""
+    rows = (
+        (f"`{it.key}`", *(text.replace("``", "`") for text in (_coded(it.default), it.meaning)))
+        for it in reference.settings(TrainConfig)
+    )
+    return table(("setting", "default", "what it is"), *rows)
 
 
-def defaults(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the dotted name and the default of every setting that has a value of its own."""
-    for name, field in section.model_fields.items():
-        sections = [*sections_in(field.annotation)]
-        if not sections:
-            yield prefix + name, default_text(field)
-        for part in sections:
-            yield from defaults(part, f"{prefix}{name}.")
-
-
-def default_text(field: FieldInfo) -> str:
-    """Return the default of FIELD as YAML would write it."""
-    if get_origin(field.annotation) is Literal and field.is_required():
-        return " or ".join(map(str, get_args(field.annotation)))
-    if field.is_required() and any(getattr(it, "pattern", None) == ":" for it in field.metadata):
-        return "module:Class"
-    return "required" if field.is_required() else f"`{json.dumps(field.default)}`"
+def _coded(default: str) -> str:
+    return " or ".join(
+        it if it == reference.REQUIRED else f"`{it}`" for it in default.split(" or ")
+    )
 
 
 PARTS: dict[str, Callable[[], str]] = {

@@ -150,19 +150,25 @@ def updates_of(
     }
 
 
-def probe_values(parameters: Mapping[str, Array], seed: int) -> dict[str, Array]:
-    """Return PARAMETERS with every factor of zeros replaced by small noise.
+def probe_values(
+    parameters: Mapping[str, Array], seed: int, beside: float = 0.0
+) -> dict[str, Array]:
+    """Return PARAMETERS with every factor of zeros replaced by small noise, and others by as much as BESIDE of them.
 
     The gradient of ``lora_a`` is a multiple of ``lora_b``, which is zero at the start, and therefore
     zero, whether the model is right or not; with noise of 0.01 it says something. Where weights lie
     ``[in, out]`` it is the other way round.
     """
-    return {
-        name: 0.01 * _generator(seed, name).standard_normal(value.shape).astype(value.dtype)
-        if name.endswith((".lora_a", ".lora_b")) and not value.any()
-        else value
-        for name, value in parameters.items()
-    }
+
+    def probe(name: str, value: Array) -> Array:
+        zero = name.endswith((".lora_a", ".lora_b")) and not value.any()
+        if not (zero or beside):
+            return value
+        noise = _generator(seed, name).standard_normal(value.shape)
+        moved: Array = (0.01 * noise if zero else value * (1 + beside * noise)).astype(value.dtype)
+        return moved
+
+    return {name: probe(name, value) for name, value in parameters.items()}
 
 
 def linear_shapes(module: Any) -> dict[str, tuple[int, int]]:

@@ -90,8 +90,9 @@ class TrainConfig(Section):
             CUDA, in PyTorch Metal is ``mps``.
         compile: compile the step; ``None`` does in MLX where it pays: on a GPU, and on a CPU the optimizer's
             update alone, where the run has enough updates of enough parameters. Not in PyTorch.
-        watchdog: seconds that an update may take; one that hangs longer ends the process with exit code 3
-            and leaves what it was doing in ``stack.txt``. ``None`` waits for ever.
+        watchdog: seconds that may pass without an update, a batch of a validation or a checkpoint being
+            done; what hangs longer ends the process with exit code 3 and leaves what it was doing in
+            ``stack.txt``, and a checkpoint. ``None`` waits for ever.
         npz: write the result as ``.npz`` too.
         tensorboard: write the figures for TensorBoard, to ``tensorboard`` in the run's folder.
         nonfinite_limit: stop after this many updates in a row with a loss or gradient not finite.

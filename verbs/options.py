@@ -170,6 +170,25 @@ writing = together(  # a model, which is then checked
     candidate,
     accepting,
 )
+
+
+def print_settings(ctx: click.Context, _: click.Parameter, word: str | None) -> None:
+    """Print every setting whose name has WORD in it, as ``--set`` takes it, and end."""
+    if word is None or ctx.resilient_parsing:
+        return
+    from ..trainers.config import TrainConfig
+    from ..trainers.configuration.reference import settings
+
+    for it in settings(TrainConfig):
+        if word in it.key:
+            click.echo(f"--set {it.key}={it.default}")
+            click.echo(
+                click.wrap_text(it.meaning, 100, "    ", "    ") if it.meaning else "",
+                nl=bool(it.meaning),
+            )
+    ctx.exit()
+
+
 configured = together(
     as_json,
     click.option(
@@ -186,6 +205,16 @@ configured = together(
         metavar="KEY=VALUE",
         multiple=True,
         help="Override one setting, such as optimizer.learning_rate=3e-4.",
+    ),
+    click.option(
+        "--settings",
+        is_flag=False,
+        flag_value="",
+        metavar="[WORD]",
+        is_eager=True,
+        expose_value=False,
+        callback=print_settings,
+        help="List all settings with their defaults, or those with WORD in their names, and end.",
     ),
 )
 

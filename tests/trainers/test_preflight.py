@@ -63,6 +63,37 @@ def check(mlx, torch, parameters=PARAMETERS):
     return check_gradients(steps, parameters, BATCH, seed=0, tolerance=1e-4)
 
 
+class Cornered:
+    """A step of a ReLU: its gradient is 1 where the parameter is above what ROUNDING leaves of zero, else 0."""
+
+    def __init__(self, rounding, fault=0.0):
+        self._rounding, self._fault, self.value = rounding, fault, np.array([1.0, 1.0])
+
+    def trainable(self):
+        return {"model.w": self.value}
+
+    def assign(self, values):
+        self.value = values["model.w"]
+
+    def gradients(self, batch):
+        inner = self.value[0] - self.value[1] + self._rounding
+        slope = float(inner > 0)
+        return 1.0, {"model.w": np.array([slope - 2, -slope - 2 + self._fault])}
+
+
+def test_a_value_within_rounding_of_a_corner_is_no_fault():
+    steps = {"mlx": Cornered(1e-9), "torch": Cornered(-1e-9)}
+    checked = check_gradients(steps, PARAMETERS, BATCH, seed=0, tolerance=1e-4)
+    assert checked.ok
+    assert "within rounding of a corner" in checked.summary()
+    assert all((step.value == 1).all() for step in steps.values())
+
+
+def test_a_fault_is_refused_at_a_corner_too():
+    steps = {"mlx": Cornered(1e-9, fault=0.01), "torch": Cornered(-1e-9)}
+    assert not check_gradients(steps, PARAMETERS, BATCH, seed=0, tolerance=1e-4).ok
+
+
 def test_the_advice_freezes_nothing_that_has_a_gradient():
     names = ("model.base.mask", "model.base.dense.weight", "model.base.pooler.dense.bias")
     parameters = dict.fromkeys(names, Parameter((2,), True))

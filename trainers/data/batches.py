@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ from ...converters.values import Array
 from ...errors import BadInputError
 
 WINDOW: Final = 16  # batches whose examples are sorted by length together
+FEW: Final = 8  # batches that are divided in more ways
 
 
 class Batch(dict[str, Array]):
@@ -171,8 +172,8 @@ class Order:
 def alike(rows: Array, widths: Array, size: int) -> Array:
     """Return ROWS so that every SIZE of them have like WIDTHS, which are padded to their largest.
 
-    They are divided in two, where one of the widths decides which go where and the padded lengths of
-    both sides are least, and each side likewise, down to batches. Rows of the same widths keep their order.
+    They are divided in two, in one of the ``ways`` and where the padded lengths of both sides are least,
+    and each side likewise, down to batches. Rows of the same widths keep their order.
 
     Args:
         rows: numbers of rows.
@@ -186,15 +187,31 @@ def alike(rows: Array, widths: Array, size: int) -> Array:
     if len(rows) <= size or (found == found[0]).all():
         return rows
     cuts = np.arange(size, len(rows), size)
-    ways = []
-    for field in range(found.shape[1]):
-        order = found[:, field].argsort(kind="stable")
+    best = []
+    for order in ways(found, few=len(cuts) < FEW):
         below = np.maximum.accumulate(found[order]).sum(1)[cuts - 1]
         above = np.maximum.accumulate(found[order][::-1])[::-1].sum(1)[cuts]
         cost = cuts * below + (len(rows) - cuts) * above
-        ways.append((int(cost.min()), int(cuts[cost.argmin()]), rows[order]))
-    _, cut, ordered = min(ways, key=lambda way: way[0])
+        best.append((int(cost.min()), int(cuts[cost.argmin()]), rows[order]))
+    _, cut, ordered = min(best, key=lambda way: way[0])
     return np.concatenate([alike(part, widths, size) for part in np.split(ordered, [cut])])
+
+
+def ways(widths: Array, *, few: bool) -> Iterator[Array]:
+    """Yield orders of rows of WIDTHS, shape ``(rows, fields)``, that cuts may divide.
+
+    By one of the fields; and where there are FEW rows so too behind, or before, those that are wider than
+    some width in another field: so one batch takes what is long there, whatever it is here.
+    """
+    fields = range(widths.shape[1])
+    for field in fields:
+        order = widths[:, field].argsort(kind="stable")
+        yield order
+        for other in fields if few else ():
+            for most in np.unique(widths[:, other])[:-1] if other != field else ():
+                wide = widths[order, other] > most
+                yield np.concatenate([order[~wide], order[wide]])
+                yield np.concatenate([order[wide], order[~wide]])
 
 
 def fill(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable, Mapping
 from hashlib import file_digest
 from pathlib import Path
@@ -60,6 +61,10 @@ class Checkpoints:
         self._prune()
         return path
 
+    def write_last(self, checkpoint: Checkpoint) -> Path:
+        """Write a point beside whatever the thread of the run is doing here, and remove nothing."""
+        return self._write(STEP, checkpoint)
+
     def write_best(self, step: int, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> Path:
         """Write the trainable parameters of the best step so far."""
         return self._write(BEST, Checkpoint(step, dict(arrays), dict(facts)))
@@ -113,7 +118,7 @@ class Checkpoints:
     ) -> Path:
         """Write beside the final name, flush to disk, rename: a kill leaves all or nothing."""
         path = self._path(kind, checkpoint.step)
-        staged = path.with_name(f"{TEMPORARY}{path.name}")
+        staged = path.with_name(f"{TEMPORARY}{path.name}-{threading.get_ident()}")
         shutil.rmtree(staged, ignore_errors=True)
         staged.mkdir(parents=True)
         beside(staged)

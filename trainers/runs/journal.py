@@ -43,10 +43,15 @@ class Journal:
     Args:
         path: the file.
         until: records of later steps are dropped first, since they will be written again.
+        due: so are those of this step that are not of its update.
     """
 
-    def __init__(self, path: Path, until: int) -> None:
-        self.records = [record for record in read_records(path) if record["step"] <= until]
+    def __init__(self, path: Path, until: int, *, due: bool = False) -> None:
+        self.records = [
+            record
+            for record in read_records(path)
+            if record["step"] < until + ("loss" in record or not due)
+        ]
         self._path = path
         staged = path.with_name(f".{path.name}")
         staged.write_text("".join(map(_line, self.records)), encoding="utf-8")

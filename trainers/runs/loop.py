@@ -306,6 +306,6 @@ def _check(task: Task, config: TrainConfig, step: Step) -> Preflight:
     batches = hardest_batches(train, config.largest_batch, order.divided)
     checked = with_hardest(checked, step, batches, lambda batch: explained(task, step, batch))
     names = cancelled(task, config)
-    notes = (*task.notes(), *exact.notes, *cancelled_note(names, config))
+    notes = (*task.notes(), *checked.notes, *exact.notes, *cancelled_note(names, config))
     problems = (*checked.problems, *exact.problems)
     return replace(with_cancelled(checked, names), notes=notes, problems=problems)

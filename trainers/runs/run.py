@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any, NamedTuple, cast
 
 from ...converters.common.hints import command
 from ...converters.common.memory import ran_out
 from ...converters.values import Array
-from ...errors import DivergedError, MismatchError
+from ...errors import MismatchError
 from ..config import TrainConfig
 from ..data.retrieval import paired_bootstrap
 from ..evaluation import Scores, improved
@@ -24,9 +21,13 @@ from ..ranks import RANDOM
 from ..schedule import learning_rate
 from ..steps.base import Measures, Step
 from ..tasks import Task
+from ..watching.held import NOTHING, Held
+from ..watching.points import DUE, LastPoint, facts_of
+from ..watching.watchdog import Watchdog, Watched
 from .carried import Carried
 from .checkpoint import Checkpoint, Checkpoints
 from .clock import Clock, memory_figures
+from .divergence import refuse_lost, refuse_many
 from .drawing import Drawn, Draws
 from .events import Notice, Progress, Started, Updated, Validated, ignore
 from .interrupts import InterruptFlag, TrainingInterrupted
@@ -35,11 +36,9 @@ from .length import length_of
 from .restoring import differing, misshapen, of_type
 from .result import TrainResult, data_report
 from .sizes import Sizes, free_memory, memory_used
-from .watchdog import Watchdog
 
 METRICS, CHECKPOINTS = "metrics.jsonl", "checkpoints"
 PLOT, SPEED = "loss.png", "speed.png"
-FLOAT32 = float(np.finfo(np.float32).max)
 
 
 class Watcher(NamedTuple):
@@ -63,6 +62,7 @@ class Pending(NamedTuple):
     learning_rate: float
     seconds: float  # that the call took; all of the work where the backend does not run ahead
     read: Callable[[], Measures]
+    held: Held  # the state after it
 
 
 class Run:
@@ -89,15 +89,18 @@ class Run:
         self._carried = Carried()
         self._sizes = Sizes(config, out, memory_used, self._own.step)
         self._sizes.begin(self._carried)
+        self._last = LastPoint(self._checkpoints, self._given)
+        self._watchdog = Watchdog(out, config.watchdog, self._last.write)
+        self._held = self.ranks.size == 1 and config.watchdog is not None
+        self._owes = False
         self._done = self._restore(self._latest())
-        self._watchdog = Watchdog(out, config.watchdog)
         self._begin()
         self.ranks.write(lambda: self._checkpoints.tidy(name_apart))  # all is read: the run goes on
 
     def _begin(self) -> None:
         """Forget what was recorded after the last checkpoint: it is done again."""
-        began = self._carried.before
-        self._journal = Journal(self._out / METRICS, until=self._done if began else -1)
+        until = self._done if self._carried.before else -1
+        self._journal = Journal(self._out / METRICS, until=until, due=self._owes)
         self._pending: Pending | None = None
         self._clock = Clock(self._journal.records, self._own.step)
 
@@ -162,7 +165,8 @@ class Run:
     def _over(self) -> bool:
         """Return whether the run has come to its end, or validations no longer improve."""
         stalled = self._carried.stalled(self._config.early_stopping)
-        return stalled or self._length.over(self._done, self._carried.position)
+        over = stalled or self._length.over(self._done, self._carried.position)
+        return over and not self._owes
 
     def _advance_or_shrink(self) -> None:
         """Do an update; where memory runs out go back to the last checkpoint with half the batch."""
@@ -185,25 +189,40 @@ class Run:
         self._checkpoint()
 
     def _advance(self) -> None:
-        """Start the next update, read the one before it, and see to what is due."""
+        """Do an update, or what a run that goes on owes to its last one, and see to what is due."""
+        if not self._owes:
+            self._update()
+        self._owes = False
+        self._see_to_due()
+        if self._over() or self._due(self._config.checkpoint_every):
+            self._checkpoint()
+
+    def _update(self) -> None:
+        """Start the next update; read it, or the one before it where updates run ahead."""
         config, position = self._config, self._carried.position
-        with self._watchdog.update():
-            drawn = self._draws.next(position, self._carried.batch_size)
-            rate, begin = self._rate(self._done, position), time.monotonic()
-            read = self._step.advance(drawn.batches, rate)
-            epoch = self._order.epoch(position // config.largest_batch)
-            seconds = time.monotonic() - begin
-            pending = Pending(self._done + 1, epoch, drawn, rate, seconds, read)
+        self._watchdog.beat()
+        drawn = self._draws.next(position, self._carried.batch_size)
+        rate, begin = self._rate(self._done, position), time.monotonic()
+        read = self._step.advance(drawn.batches, rate)
+        epoch = self._order.epoch(position // config.largest_batch)
+        seconds = time.monotonic() - begin
+        held = self._step.held() if self._held else NOTHING
+        pending = Pending(self._done + 1, epoch, drawn, rate, seconds, read, held)
+        self._read_pending()
+        self._pending = pending
+        self._done += 1
+        self._carried.position = drawn.position
+        if not self._step.ahead:
             self._read_pending()
-            self._pending = pending
-            self._done += 1
-            self._carried.position = drawn.position
-            self._resize()
-        if self._due(config.validate_every):
+
+    def _see_to_due(self) -> None:
+        """Choose the size of the next micro-batches and validate, where that is due after this update."""
+        self._resize()
+        if self._due(self._config.validate_every):
             self._read_pending()
             self._validate()
-        if self._over() or self._due(config.checkpoint_every):
-            self._checkpoint()
+        if self._pending is None:
+            self._last.settle(self._carried)
 
     def _resize(self) -> None:
         """Set the size of the next micro-batches, if it is time."""
@@ -248,26 +267,15 @@ class Run:
         self._journal.append(event._asdict())
         self._progress(event)
         self._count(pending, measures)
+        self._last.reach(pending.step, pending.held, self._carried)
 
     def _count(self, pending: Pending, measures: Measures) -> None:
         """Count updates that were skipped, and stop where there are too many in a row."""
         carried = self._carried
         carried.in_a_row = 0 if measures.finite or measures.overflow else carried.in_a_row + 1
         carried.skipped += not measures.finite
-        if carried.in_a_row < self._config.nonfinite_limit:
-            return
         path = self._out / f"nonfinite-step-{pending.step}.npz"
-        arrays = {
-            f"{number}.{name}": array
-            for number, batch in enumerate(pending.drawn.batches)
-            for name, array in batch.inputs.items()
-        }
-        np.savez(path, **arrays)  # type: ignore[arg-type]  # numpy types its one option here too
-        raise DivergedError(
-            f"{carried.in_a_row} updates in a row up to step {pending.step} had a loss or gradient"
-            f" that is not finite; the last batch is in {path}. Try a lower learning rate:"
-            " --set optimizer.learning_rate"
-        )
+        refuse_many(carried, self._config.nonfinite_limit, pending.drawn.batches, path)
 
     def _validate(self) -> None:
         scores = self.ranks.first(lambda: self._measure("validation"))
@@ -293,36 +301,15 @@ class Run:
         )
         self._journal.append({"step": self._done, "validation": scores.metrics})
         self._progress(Validated(self._done, scores.metrics, best))
-        self._refuse_lost(scores.metrics)
+        loss, kept = scores.metrics.get("loss", 0.0), self._checkpoints.folder
+        refuse_lost(self._carried, loss, self._done, kept, over=self._over())
         self._clock.start()
-
-    def _refuse_lost(self, figures: Mapping[str, float]) -> None:
-        """Stop where no weight is any good.
-
-        Updates are not finite, and neither is the loss that was validated after them; or the run ends so
-        and never was better than at its begin.
-        Updates that are not finite change nothing, so none would be better. That loss is a mean in
-        float64; beyond float32 it is infinite where updates are computed.
-        """
-        carried = self._carried
-        lost = not abs(figures.get("loss", 0.0)) <= FLOAT32
-        if carried.in_a_row and (lost or (self._over() and not carried.best_step)):
-            why = (
-                "the loss of the validation is not either"
-                if lost
-                else "no validation was any better"
-            )
-            raise DivergedError(
-                f"the weights have diverged: the last {carried.in_a_row} updates up to step {self._done}"
-                f" had a loss or gradient that is not finite, and {why}. The best"
-                f" weights, of step {carried.best_step}, are kept in {self._out / CHECKPOINTS}. Try a lower learning"
-                " rate: --set optimizer.learning_rate"
-            )
 
     def _measure(self, split: str) -> Scores:
         objective = self._task.objective
         size = self._config.batch_size // self._own.step
-        return objective.measure(self._step, self._task.splits[split], size)
+        step = cast(Step, Watched(self._step, self._watchdog.beat))
+        return objective.measure(step, self._task.splits[split], size)
 
     def _test(self, best: Mapping[str, Array]) -> dict[str, Any]:
         """Measure the test split before and after training."""
@@ -346,14 +333,19 @@ class Run:
 
     def _checkpoint(self) -> None:
         self._read_pending()
-        facts = {"progress": asdict(self._carried), "best_step": self._carried.best_step}
+        self._watchdog.beat()
         random = self.ranks.gathered(self._step.random())
         self.ranks.write(
             lambda: self._checkpoints.write(
-                Checkpoint(self._done, self._step.state() | {RANDOM: random}, facts | self._given),
+                Checkpoint(
+                    self._done,
+                    self._step.state() | {RANDOM: random},
+                    facts_of(self._carried, due=self._owes) | self._given,
+                ),
                 lambda folder: name_apart(self._export(folder, self._step.weights())),
             )
         )
+        self._last.forget()
         self._clock.start()
 
     def _latest(self) -> Checkpoint | None:
@@ -365,6 +357,8 @@ class Run:
         Raises:
             MismatchError: it was written for other data, by another backend, or is damaged.
         """
+        self._last.forget()
+        self._owes = checkpoint is not None and checkpoint.facts.get(DUE, False)
         if checkpoint is None:
             return 0
         carried, problems = of_type(Carried, checkpoint.facts.get("progress"))

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Protocol
 from ...converters.values import Array
 from ..data.batches import Batch, Dataset
 from ..ranks import Ranks
+from ..watching.held import Held
 
 Arrays = Mapping[str, Array]
 PARAMETERS: Final = "parameters/"  # what begins the names of a state
@@ -54,6 +55,7 @@ class Step(Protocol):
     chunked: bool  # whether it embeds the texts of a batch in parts
     weight: Callable[[Batch], float]  # how much the loss of a batch is the mean of
     ranks: Ranks  # that take part in every update
+    ahead: bool  # whether an update may still be computed when the next one is started
 
     @property
     def written(self) -> Sequence[str]:
@@ -108,6 +110,10 @@ class Step(Protocol):
 
     def state(self) -> dict[str, Array]:
         """Return everything that training changes: parameters, buffers, optimizer and random state."""
+        ...
+
+    def held(self) -> Held:
+        """Return the state as it is now, which stays readable as long as no update writes over it."""
         ...
 
     def random(self) -> Array:

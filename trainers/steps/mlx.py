@@ -24,6 +24,7 @@ from ..objectives.own import PREFIX
 from ..ranks import ALONE, RANDOM, Ranks
 from ..runs.length import about
 from ..tasks import Task
+from ..watching.held import NOTHING, Held, fits_twice
 from .base import (
     BUFFERS,
     EXTRAS,
@@ -50,6 +51,7 @@ class MlxStep:
     """A task under training in MLX; see :class:`~.base.Step`."""
 
     backend = "mlx"
+    _held = NOTHING
 
     def __init__(self, task: Task, config: TrainConfig, ranks: Ranks = ALONE) -> None:
         self.device = kind_of_mlx()
@@ -78,7 +80,7 @@ class MlxStep:
         self._finish = Update(
             self.model, self._optimizer, self._extras, config.clip_norm, self._buffers
         )
-        self._waits = on_processor()
+        self.ahead = not on_processor()
         mx.random.seed(ranks.seed(config.seed))
         self._cached = (
             MlxCached(self.model, task, config.grad_cache, lambda: self._extras.scale)
@@ -105,6 +107,8 @@ class MlxStep:
     def advance(self, batches: Sequence[Batch], learning_rate: float) -> Callable[[], Measures]:
         """Start one update; several batches are evaluated one by one to bound the memory."""
         self._memory.begin()
+        if not self._twice:
+            self._held.forget()  # or the new state could not take its room
         self._optimizer.set_rate(learning_rate)
         self._enter(self._training)
         parts = shares(self.weight, batches)
@@ -178,16 +182,23 @@ class MlxStep:
 
     def state(self) -> dict[str, Array]:
         """Return parameters, buffers, moments, step count and random state, flat."""
+        return {name: np.array(it) for name, it in self._tensors().items()}
+
+    def held(self) -> Held:
+        """Return the state by reference: arrays of MLX are never written over."""
+        self._held = Held(self._tensors(), np.array)
+        return self._held
+
+    def _tensors(self) -> dict[str, mx.array]:
         parts = {
             PARAMETERS: self.model.trainable_parameters(),
             BUFFERS: self._buffers(),
             OPTIMIZER: self._optimizer.state,
             EXTRAS: self._extras.state,
         }
-        arrays = {
-            kind + name: it for kind, part in parts.items() for name, it in _flat(part).items()
-        }
-        return arrays | {RANDOM: self.random()}
+        flat: Any = {kind: tree_flatten(part) for kind, part in parts.items()}
+        named = {kind + name: it for kind, leaves in flat.items() for name, it in leaves}
+        return named | {RANDOM: _random_state()[0]}
 
     def random(self) -> Array:
         """Return the random state."""
@@ -214,11 +225,12 @@ class MlxStep:
 
     def _build(self, *, compiled: bool, optimizer: bool) -> None:
         """Set the functions of an update, COMPILED with everything that they change, or the OPTIMIZER's alone."""
+        self._twice = fits_twice(sum(it.nbytes for it in self._tensors().values()))
         state = [self.model.state, self._optimizer.state, self._extras.state, _random_state()]
         compiler = partial(mx.compile, inputs=state, outputs=state)
         wrap: Any = compiler if compiled else lambda function: function
         self._measured = wrap(self._differentiate_measured)
-        self._update = self._update_looked_at if self._waits else wrap(self._update_whole)
+        self._update = wrap(self._update_whole) if self.ahead else self._update_looked_at
         forward, differentiate = wrap(self._scaled), wrap(self._differentiate)
         self._forward: Any = lambda inputs: forward(_feed(inputs))
         self._gradient: Any = lambda inputs: differentiate(_feed(inputs))

@@ -90,16 +90,13 @@ class TorchExtras:
                 kept.lerp_(parameters[name], share)
             self._updates += 1
 
-    def state(self) -> dict[str, Array]:
-        """Return everything by the names that it has in MLX."""
-        found = {
-            f"average.{name}": value.numpy(force=True).copy()
-            for name, value in self.average.items()
-        }
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return everything by the names that it has in MLX; updates write over the averages."""
+        found = {f"average.{name}": value for name, value in self.average.items()}
         if self._scales:
-            found |= {"scale": np.array(self.scale, np.float32), "finite": np.array(self._finite)}
+            found |= {"scale": torch.tensor(self.scale), "finite": torch.tensor(self._finite)}
         if self._decay is not None:
-            found["updates"] = np.array(self._updates)
+            found["updates"] = torch.tensor(self._updates)
         return found
 
     @torch.no_grad()

@@ -21,6 +21,7 @@ from ..data.batches import Batch
 from ..objectives.own import kept_as_they_are, tie
 from ..ranks import ALONE, RANDOM, Ranks
 from ..tasks import Task
+from ..watching.held import NOTHING, Held
 from .base import (
     BUFFERS,
     EXTRAS,
@@ -56,6 +57,7 @@ class TorchStep:
     """
 
     backend = "torch"
+    ahead = False
 
     def __init__(
         self, task: Task, config: TrainConfig, dtype: str = "float32", ranks: Ranks = ALONE
@@ -90,6 +92,7 @@ class TorchStep:
         self._clip = config.clip_norm
         self._buffers: dict[str, Tensor] = {}
         self._draws = False
+        self._held = NOTHING
         if self._training:
             self._look(example_of(task.splits["train"]))
         self._compiled = _compiled(config)
@@ -105,6 +108,7 @@ class TorchStep:
             total += share * self._backward(batch.inputs, share * self._extras.scale, self.ranks)
         total = self._mean(total, sum(map(self.weight, batches)))
         found = measures(total, self._clip_gradients(), self._extras.scale)
+        self._held.forget()  # from here on everything is written in place
         if found.finite:
             self._optimizer.step(learning_rate)
         else:
@@ -162,16 +166,26 @@ class TorchStep:
     @torch.no_grad()
     def assign(self, values: Arrays) -> None:
         """Set trainable parameters, and their averages, or buffers."""
+        self._held.forget()
         for places in (self._parameters | self._buffers, self._extras.average):
             for name in places.keys() & values.keys():
                 places[name].copy_(torch.from_numpy(np.array(values[name])))
 
     def state(self) -> dict[str, Array]:
         """Return parameters, buffers, moments, step counts and random state, flat."""
-        state = {f"{PARAMETERS}{name}": value for name, value in self.trainable().items()}
-        state |= {f"{BUFFERS}{name}": value for name, value in _arrays(self._buffers).items()}
-        state |= {f"{EXTRAS}{name}": value for name, value in self._extras.state().items()}
-        return state | self._optimizer.state() | {RANDOM: self.random()}
+        return _arrays(self._tensors())
+
+    def held(self) -> Held:
+        """Return the state: buffers and random numbers, which a forward pass changes, are copied."""
+        buffers = {f"{BUFFERS}{name}": it for name, it in _copies(self._buffers).items()}
+        self._held = Held(self._tensors() | buffers, _array)
+        return self._held
+
+    def _tensors(self) -> dict[str, Tensor]:
+        state = {f"{PARAMETERS}{name}": it.data for name, it in self._parameters.items()}
+        state |= {f"{BUFFERS}{name}": it for name, it in self._buffers.items()}
+        state |= {f"{EXTRAS}{name}": it for name, it in self._extras.state().items()}
+        return state | self._optimizer.state() | {RANDOM: random_state(self._device)}
 
     def random(self) -> Array:
         """Return the random state."""
@@ -358,4 +372,8 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
-    return {name: value.numpy(force=True).copy() for name, value in tensors.items()}
+    return {name: _array(value) for name, value in tensors.items()}
+
+
+def _array(tensor: Tensor) -> Array:
+    return tensor.numpy(force=True).copy()

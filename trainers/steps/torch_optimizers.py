@@ -44,10 +44,10 @@ class Optimizers:
         for parameter in self._parameters.values():
             parameter.grad = None
 
-    def state(self) -> dict[str, Array]:
-        """Return what the optimizers keep, by kind and parameter."""
+    def state(self) -> dict[str, Tensor]:
+        """Return what the optimizers keep, by kind and parameter; updates write over it."""
         return {
-            f"{OPTIMIZER}{kind}/{name}": value.numpy(force=True).copy()
+            f"{OPTIMIZER}{kind}/{name}": value
             for name in self._parameters
             for kind, value in self._kept(name).items()
         }

@@ -159,7 +159,7 @@ def test_an_interrupt_writes_a_checkpoint_and_says_how_to_go_on(
 
     with pytest.raises(TrainingInterrupted, match=f"train {stopped} --resume"):
         train(config, stopped, progress=press, task=series_task(config))
-    assert (stopped / "checkpoints" / "step-00000003").is_dir()
+    assert (stopped / "checkpoints" / "step-00000002").is_dir()
     assert signal.getsignal(signal.SIGINT) is before
     train(config, stopped, resume=True, task=series_task(config))
     same_run(straight, stopped)
@@ -296,7 +296,7 @@ def test_a_signal_to_end_writes_a_checkpoint_too(number, series_config, series_t
 
     with pytest.raises(TrainingTerminated, match="--resume"):
         train(config, tmp_path / "run", progress=end, task=series_task(config))
-    assert (tmp_path / "run" / "checkpoints" / "step-00000003").is_dir()
+    assert (tmp_path / "run" / "checkpoints" / "step-00000002").is_dir()
     assert [signal.getsignal(one) for one in STOPPING] == before
     signal.signal(number, old)
 

@@ -1,0 +1,1 @@
+"""What watches a run, and what is left of one that hangs."""
