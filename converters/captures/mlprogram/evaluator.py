@@ -206,15 +206,16 @@ class Evaluation:
         made = control(self, operation) if control else self.kernel(operation, given)
         rounded = kind in MOVING and self.are_rounded(operation)
         for variable, value in zip(operation.outputs, made, strict=False):
+            kept = value
             codes = not self.rounds and isinstance(value, Tensor) and value.is_floating_point()
             dtype = "fp32" if codes and dtype_name(variable) in CODES else dtype_name(variable)
             if not (rounded and dtype == "fp16"):
                 ours = control is None and is_new(value, given)
-                value = settle(value, dtype, self.precision, ours=ours)
-            if self.observe and isinstance(value, Tensor):
-                replacement = self.observe(operation, variable, value)
-                value = value if replacement is None else replacement
-            self.values[variable] = value
+                kept = settle(value, dtype, self.precision, ours=ours)
+            if self.observe and isinstance(kept, Tensor):
+                replacement = self.observe(operation, variable, kept)
+                kept = kept if replacement is None else replacement
+            self.values[variable] = kept
 
     def are_rounded(self, operation: Any) -> bool:
         """Say whether all numbers that OPERATION reads were rounded to float16 in this run."""
