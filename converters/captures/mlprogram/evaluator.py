@@ -91,7 +91,7 @@ def settle(value: Any, dtype: str, precision: str, *, ours: bool = False) -> Any
     if dtype.startswith("fp"):
         half = dtype == "fp16" and precision == "declared"
         if half and ours:
-            for piece in value.view(-1).split(PIECE):
+            for piece in torch.split(value.view(-1), PIECE):
                 piece.copy_(piece.half())
             return value
         return value.half().float() if half else value.float()
