@@ -3,7 +3,9 @@
 coremltools lags behind torch. What it has no translation for is first rewritten with torch's own
 decompositions, or with the few below, and only then refused. Translations of our own are
 registered in ``translations.py``.
-Rows written for coremltools 9.0; a row is used only where the installed version lacks the operation.
+Rows written for coremltools 9.0; a row is used only where the installed version lacks the operation. Of the
+decompositions 9.1.dev1 has six itself (``&``, ``|``, ``alias``, ``unfold``, ``where`` with numbers); what 9.0
+mistranslates it mistranslates too, or refuses.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ precision ``float32`` floats are never rounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from importlib import import_module
 from typing import Any, Final
 
@@ -44,6 +44,27 @@ INTEGERS: Final[Mapping[str, torch.dtype]] = {
 }
 WIDE: Final = frozenset({"uint32", "int64"})
 
+# Operations that make no numbers: of rounded ones theirs are rounded.
+MOVING: Final = frozenset(
+    {
+        *(
+            "concat",
+            "expand_dims",
+            "gather",
+            "gather_along_axis",
+            "gather_nd",
+            "identity",
+            "reshape",
+        ),
+        *("slice_by_index", "slice_by_size", "split", "squeeze", "stack", "tile", "transpose"),
+    }
+)
+
+PIECE: Final = (
+    1 << 15
+)  # numbers that are rounded in a core's cache; torch shares out larger ones, which takes longer
+
+Finished = list[tuple[Any, list[Any]]]
 Observer = Callable[[Any, Any, Tensor], Tensor | None]
 
 
@@ -60,17 +81,34 @@ def numpy_name(variable: Any) -> str:
     return NUMPY.get(name, name)
 
 
-def settle(value: Any, dtype: str, precision: str) -> Any:
-    """Round VALUE to what DTYPE can hold, and hold it in float32, int32, int64 or bool."""
+def settle(value: Any, dtype: str, precision: str, *, ours: bool = False) -> Any:
+    """Round VALUE to what DTYPE can hold, and hold it in float32, int32, int64 or bool.
+
+    It is rounded where it lies if it is OURS, which nothing else reads.
+    """
     if not isinstance(value, Tensor):
         return value
     if dtype.startswith("fp"):
         half = dtype == "fp16" and precision == "declared"
+        if half and ours:
+            for piece in torch.split(value.view(-1), PIECE):
+                piece.copy_(piece.half())
+            return value
         return value.half().float() if half else value.float()
     if dtype == "bool":
         return value.bool()
     wrapped = value.long().to(INTEGERS.get(dtype, torch.int32))
     return wrapped.to(torch.int64 if dtype in WIDE else torch.int32)
+
+
+def is_new(value: Any, given: Mapping[str, Any]) -> bool:
+    """Say whether VALUE lies apart from all that was GIVEN to its kernel, each number in a place of its own."""
+    if not isinstance(value, Tensor) or value.dtype != torch.float32 or not value.is_contiguous():
+        return False
+    groups = (it if isinstance(it, list) else [it] for it in given.values())
+    tensors = (it for group in groups for it in group if isinstance(it, Tensor))
+    place = value.untyped_storage().data_ptr()
+    return all(it.untyped_storage().data_ptr() != place for it in tensors)
 
 
 def held(value: Any) -> Any:
@@ -91,6 +129,33 @@ def constant_value(variable: Any) -> Any:
     return expand(variable.op.op_type, given)[variable.op.outputs.index(variable)]
 
 
+def variables_of(operation: Any) -> Iterator[Any]:
+    """Yield the variables that OPERATION itself reads."""
+    for it in operation.inputs.values():
+        yield from it if isinstance(it, list | tuple) else () if it is None else (it,)
+
+
+def read_by(operation: Any) -> Iterator[Any]:
+    """Yield what OPERATION and those in its blocks read."""
+    yield from variables_of(operation)
+    for block in operation.blocks:
+        yield from results(block)
+        for inner in block.operations:
+            yield from read_by(inner)
+
+
+def last_read(block: Any) -> Finished:
+    """Return the operations of BLOCK, each with those of the block's values that nothing reads after it."""
+    later = set(results(block))
+    own = {it for operation in block.operations for it in operation.outputs}
+    found: Finished = []
+    for operation in reversed(block.operations):
+        finished = own & {*read_by(operation)} - later
+        later |= finished
+        found.append((operation, [*finished]))
+    return found[::-1]
+
+
 class Evaluation:
     """One run: the values of variables so far, the states, and who watches."""
 
@@ -108,6 +173,7 @@ class Evaluation:
         self.states = states
         self.precision = precision
         self.observe = observe
+        self.lasting: dict[Any, Finished] = {}  # of each block, found once
         self.rounds = rounds  # activations to the codes of `quantize`
 
     def value(self, variable: Any) -> Any:
@@ -121,9 +187,13 @@ class Evaluation:
         return self.constants[variable]
 
     def block(self, block: Any) -> list[Any]:
-        """Run all operations of BLOCK and return its outputs."""
-        for operation in block.operations:
+        """Run all operations of BLOCK and return its outputs; what nothing will read is forgotten."""
+        if block not in self.lasting:
+            self.lasting[block] = last_read(block)
+        for operation, finished in self.lasting[block]:
             self.operation(operation)
+            for variable in finished:
+                self.values.pop(variable, None)
         return [self.value(output) for output in results(block)]
 
     def operation(self, operation: Any) -> None:
@@ -131,19 +201,34 @@ class Evaluation:
         kind = operation.op_type
         if kind in ("const", CLASSIFY) or kind in CONSTEXPR:
             return
-        run: Callable[..., Any] = CONTROL.get(kind, Evaluation.kernel)
-        for variable, value in zip(operation.outputs, run(self, operation), strict=False):
+        control = CONTROL.get(kind)
+        given = {} if control else self.given(operation)
+        made = control(self, operation) if control else self.kernel(operation, given)
+        rounded = kind in MOVING and self.are_rounded(operation)
+        for variable, value in zip(operation.outputs, made, strict=False):
+            kept = value
             codes = not self.rounds and isinstance(value, Tensor) and value.is_floating_point()
             dtype = "fp32" if codes and dtype_name(variable) in CODES else dtype_name(variable)
-            rounded = settle(value, dtype, self.precision)
-            if self.observe and isinstance(rounded, Tensor):
-                replacement = self.observe(operation, variable, rounded)
-                rounded = rounded if replacement is None else replacement
-            self.values[variable] = rounded
+            if not (rounded and dtype == "fp16"):
+                ours = control is None and is_new(value, given)
+                kept = settle(value, dtype, self.precision, ours=ours)
+            if self.observe and isinstance(kept, Tensor):
+                replacement = self.observe(operation, variable, kept)
+                kept = kept if replacement is None else replacement
+            self.values[variable] = kept
 
-    def kernel(self, operation: Any) -> tuple[Any, ...]:
-        """Run an ordinary operation."""
-        inputs = {k: self.value(v) for k, v in operation.inputs.items() if v is not None}
+    def are_rounded(self, operation: Any) -> bool:
+        """Say whether all numbers that OPERATION reads were rounded to float16 in this run."""
+        read = [it for it in variables_of(operation) if not it.op or it.op.op_type != "const"]
+        numbers = (it for it in read if dtype_name(it).startswith("fp"))
+        return all(it in self.values and dtype_name(it) == "fp16" for it in numbers)
+
+    def given(self, operation: Any) -> dict[str, Any]:
+        """Return what OPERATION reads, by the names of its inputs."""
+        return {k: self.value(v) for k, v in operation.inputs.items() if v is not None}
+
+    def kernel(self, operation: Any, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Run an ordinary operation on INPUTS."""
         if operation.op_type == "quantize" and not self.rounds:
             return (codes_of(**{k: v for k, v in inputs.items() if k != "output_dtype"}),)
         try:

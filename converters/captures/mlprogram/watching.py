@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .evaluator import dtype_name
+from .evaluator import dtype_name, variables_of
 from .kernels.quantized import RANGE
 
 # Masks are made of the lowest number of a dtype; half precision has infinity for it, as it should.
@@ -68,9 +68,7 @@ class Watch:
 
 def reads(operation: Any) -> list[Any]:
     """Return the variables that OPERATION reads and whose values may be infinite."""
-    given = [v for v in operation.inputs.values() if v is not None]
-    flat = [v for group in given for v in (group if isinstance(group, list | tuple) else [group])]
-    return [variable for variable in flat if dtype_name(variable).startswith("fp")]
+    return [it for it in variables_of(operation) if dtype_name(it).startswith("fp")]
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from weighbridge.converters.captures.mlprogram.evaluator import Evaluation
 from weighbridge.converters.captures.mlprogram.program import load_program
 from weighbridge.converters.captures.mlprogram.toolkit import coremltools as ct
 from weighbridge.converters.captures.mlprogram.toolkit import quiet, types
@@ -206,3 +207,36 @@ def test_packages_made_by_others_have_an_empty_manifest(layer):
 
 def test_the_census_counts_operations_without_constants(branch):
     assert branch.census == {"cast": 1, "squeeze": 1, "cond": 1, "mul": 1, "sub": 1}
+
+
+def test_what_no_operation_reads_any_more_is_forgotten(layer, loop, monkeypatch):
+    runs = []
+    begin = Evaluation.__init__
+    monkeypatch.setattr(
+        Evaluation, "__init__", lambda self, *a, **k: (runs.append(self), begin(self, *a, **k))[1]
+    )
+    layer.run({"x": X})
+    loop.run({"start": np.zeros(1, np.int32), "x": X})
+    kept = [{it.name for it in run.values} for run in runs]
+    assert kept[0] == {"x", *(it for it in kept[0] if "squared" in it)}
+    assert "projection" not in kept[0]
+    assert "y_1" in kept[1]
+
+
+def test_rounding_a_result_changes_nothing_that_is_read_again(folder, build_package):
+    """Views of a value, and what several operations read, stay as they are."""
+
+    def body(x):
+        whole = mb.add(x=x, y=np.float32(0.1))
+        view = mb.reshape(x=whole, shape=(4, 3))
+        turned = mb.matmul(x=view, y=whole)
+        return mb.add(x=mb.reduce_sum(x=turned), y=mb.reduce_sum(x=whole), name="y")
+
+    path = build_package(folder / "views.mlpackage", body, [spec(3, 4)], half=True)
+    half = lambda array: np.asarray(array, np.float16).astype(np.float32)  # noqa: E731
+    whole = half(half(X) + half(np.float32(0.1)))
+    turned = half(whole.reshape(4, 3) @ whole)
+    wanted = half(half(turned.sum()) + half(whole.sum()))
+    x = X.copy()
+    np.testing.assert_allclose(load_program(path).run({"x": x})["y"], wanted, rtol=2e-3)
+    np.testing.assert_array_equal(x, X)
