@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 from unittest import mock
 
 import torch._dynamo.config
-from torch._export import utils
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.utils import _traceback
 
-_LOOK_UP: Final = "_materialize_cpp_cia_ops"
+from .composites import composites_kept
 
 
 @contextlib.contextmanager
@@ -22,14 +20,14 @@ def unused_left_out(*, varying: bool = False) -> Iterator[None]:
     """Let ``torch.export`` make in the block only what is used of a recording; nothing recorded changes.
 
     Code of graphs is generated when it is called, lines of source files are read when a message
-    shows them, and composite operations are looked up once, not once for each namespace. Where sizes
+    shows them, and composite operations are registered as :func:`composites_kept` says. Where sizes
     are VARYING, results are not kept either, to be compared with those of every later operation: that
     took longer than what was found again.
     """
     keeps = torch._dynamo.config.fake_tensor_cache_enabled and not varying
     with (
         _use_lazy_graph_module(True),
-        mock.patch.object(utils, _LOOK_UP, functools.cache(getattr(utils, _LOOK_UP))),
+        composites_kept(),
         mock.patch.object(_traceback, "_extract_symbolized_tb", _summary),
         torch._dynamo.config.patch(fake_tensor_cache_enabled=keeps),
     ):
