@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
@@ -29,7 +30,8 @@ class _Registered(NamedTuple):
     rule: Callable[..., Any]  # for fake tensors
 
 
-_known: Final[dict[OpOverload, _Registered]] = {}
+_MOST: Final = 4  # tables that take turns: what is kept, composites as a whole, a format's own
+_known: Final[dict[OpOverload, list[_Registered]]] = {}
 
 
 @contextlib.contextmanager
@@ -50,26 +52,39 @@ def composites_kept() -> Iterator[None]:
 @contextlib.contextmanager
 def _registered(table: Mapping[OpOverload, Callable[..., Any]]) -> Iterator[None]:
     """Register TABLE in the block as torch does, which makes only what it did not make before."""
-    kept = {op: _known[op] for op, decomposition in table.items() if _is_kept(op, decomposition)}
+    found = {op: _kept(op, decomposition) for op, decomposition in table.items()}
+    kept = {op: made for op, made in found.items() if made is not None}
     new = {op: decomposition for op, decomposition in table.items() if op not in kept}
     # Of an operation that has a rule torch makes none, and takes this one away after the block.
     before = {op: dict(op.py_kernels) for op in new if op not in op_implementations_dict}
     with _BY_TORCH(new), _put(kept):
         for op, kernels in before.items():
-            rule = op_implementations_dict[op]
-            _known[op] = _Registered(new[op], kernels, dict(op.py_kernels), rule)
+            made = _Registered(new[op], kernels, dict(op.py_kernels), op_implementations_dict[op])
+            _known[op] = [made, *_known.get(op, ())][:_MOST]
         yield
 
 
-def _is_kept(op: OpOverload, decomposition: Callable[..., Any]) -> bool:
-    """Whether torch would register for OP what it did before: by the same DECOMPOSITION, over the same kernels."""
-    kept = _known.get(op)
-    return (
-        kept is not None
-        and kept.decomposition is decomposition
-        and kept.before == op.py_kernels
-        and op not in op_implementations_dict
-    )
+def _kept(op: OpOverload, decomposition: Callable[..., Any]) -> _Registered | None:
+    """Return what torch registered for OP before by the same DECOMPOSITION, over the same kernels."""
+    if op in op_implementations_dict:
+        return None
+    alike = (it for it in _known.get(op, ()) if _same(it.decomposition, decomposition))
+    return next((it for it in alike if it.before == op.py_kernels), None)
+
+
+def _same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """Whether ONE does what OTHER does: torch's tables make functions of the same code anew each time."""
+    return one is other or _parts(one) == _parts(other)
+
+
+def _parts(function: Callable[..., Any]) -> tuple[Any, ...]:
+    """Return what a function computes by; it is told from all others where it reads what is around it."""
+    if isinstance(function, functools.partial):
+        return _parts(function.func), function.args, function.keywords
+    if not isinstance(function, FunctionType) or function.__closure__:
+        return (id(function),)
+    given = function.__defaults__, function.__kwdefaults__
+    return id(function.__code__), id(function.__globals__), *given
 
 
 @contextlib.contextmanager

@@ -67,13 +67,32 @@ def test_every_table_gives_what_torch_gives_however_often_and_in_any_order(
     assert code(program, order[0]) == wanted[order[0]]
 
 
-def test_torch_makes_its_kernels_once(program):
+def test_torch_makes_its_kernels_once_for_tables_that_take_turns(program):
     with composites_kept():
-        code(program, "all whole")
+        for name in TABLES:
+            code(program, name)
     by_torch = mock.patch.object(composites, "_BY_TORCH", wraps=composites._BY_TORCH)
     with by_torch as made, composites_kept():
-        code(program, "all whole")
-    assert [call.args for call in made.call_args_list] == [({},)]
+        for name in TABLES:
+            code(program, name)
+    assert [call.args for call in made.call_args_list] == [({},)] * len(TABLES)
+
+
+def answers(count):
+    return lambda *_, **__: count
+
+
+def test_functions_that_read_what_is_around_them_are_told_apart():
+    for count in range(3):
+        with composites._registered({LINEAR: answers(count)}):
+            assert LINEAR.py_kernels[DispatchKey.CompositeImplicitAutograd]() == count
+
+
+def test_as_many_tables_are_kept_as_take_turns_and_no_more(program):
+    for count in range(9):
+        with composites._registered({LINEAR: lambda *_, count=count, **__: count}):
+            assert LINEAR.py_kernels[DispatchKey.CompositeImplicitAutograd]() == count
+    assert len(composites._known[LINEAR]) == composites._MOST
 
 
 def test_the_same_kernels_are_registered_the_second_time():
