@@ -8,8 +8,8 @@ from torch import nn
 from torch._C import DispatchKey
 from torch._subclasses.fake_impls import op_implementations_dict
 
-from weighbridge.converters.captures import composites
-from weighbridge.converters.captures.composites import composites_kept
+from weighbridge.converters.captures import tracing
+from weighbridge.converters.captures.tracing import composites_kept
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 ATEN = torch.ops.aten
@@ -54,7 +54,7 @@ def registered():
 def test_every_table_gives_what_torch_gives_however_often_and_in_any_order(
     program, order, monkeypatch
 ):
-    monkeypatch.setattr(composites, "_known", {})
+    monkeypatch.setattr(tracing, "_known", {})
     wanted = {name: code(program, name) for name in TABLES}
     assert len(set(wanted.values())) == len(TABLES)
     before, rules = registered(), dict(op_implementations_dict)
@@ -71,7 +71,7 @@ def test_torch_makes_its_kernels_once_for_tables_that_take_turns(program):
     with composites_kept():
         for name in TABLES:
             code(program, name)
-    by_torch = mock.patch.object(composites, "_BY_TORCH", wraps=composites._BY_TORCH)
+    by_torch = mock.patch.object(tracing, "_BY_TORCH", wraps=tracing._BY_TORCH)
     with by_torch as made, composites_kept():
         for name in TABLES:
             code(program, name)
@@ -84,22 +84,22 @@ def answers(count):
 
 def test_functions_that_read_what_is_around_them_are_told_apart():
     for count in range(3):
-        with composites._registered({LINEAR: answers(count)}):
+        with tracing._registered({LINEAR: answers(count)}):
             assert LINEAR.py_kernels[DispatchKey.CompositeImplicitAutograd]() == count
 
 
 def test_as_many_tables_are_kept_as_take_turns_and_no_more(program):
     for count in range(9):
-        with composites._registered({LINEAR: lambda *_, count=count, **__: count}):
+        with tracing._registered({LINEAR: lambda *_, count=count, **__: count}):
             assert LINEAR.py_kernels[DispatchKey.CompositeImplicitAutograd]() == count
-    assert len(composites._known[LINEAR]) == composites._MOST
+    assert len(tracing._known[LINEAR]) == tracing._MOST
 
 
 def test_the_same_kernels_are_registered_the_second_time():
     keep = {op: (lambda *_, **__: NotImplemented) for op in (LINEAR, NORM)}
     seen = []
     for _ in range(2):
-        with composites._registered(keep):
+        with tracing._registered(keep):
             seen.append([(dict(op.py_kernels), op_implementations_dict[op]) for op in keep])
     assert seen[0] == seen[1]
     assert all(kernels for kernels, _ in seen[0])
@@ -107,22 +107,22 @@ def test_the_same_kernels_are_registered_the_second_time():
 
 def test_a_kernel_that_somebody_registers_later_is_kept_and_used(monkeypatch):
     keep = {LINEAR: lambda *_, **__: NotImplemented}
-    with composites._registered(keep):
+    with tracing._registered(keep):
         pass
     mine = lambda *_, **__: None  # noqa: E731
     monkeypatch.setitem(LINEAR.py_kernels, DispatchKey.CPU, mine)
     for _ in range(2):
-        with composites._registered(keep):
+        with tracing._registered(keep):
             assert LINEAR.py_kernels[DispatchKey.CPU] is mine
         assert LINEAR.py_kernels[DispatchKey.CPU] is mine
 
 
 def test_a_rule_for_fake_tensors_that_was_there_is_taken_as_torch_takes_it(monkeypatch):
     keep, rule = {NORM: lambda *_, **__: NotImplemented}, lambda *_, **__: None
-    with composites._registered(keep):
+    with tracing._registered(keep):
         pass
     monkeypatch.setitem(op_implementations_dict, NORM, rule)
-    with composites._registered(keep):
+    with tracing._registered(keep):
         assert op_implementations_dict[NORM] is rule
 
 

@@ -13,7 +13,7 @@ from torch._export.utils import _get_decomp_for_cia
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
-from ...composites import composites_kept
+from ...tracing import composites_kept
 from .registry import SIZES, handlers
 
 Table = dict[OpOverload, Callable[..., Any]]
