@@ -185,10 +185,11 @@ def rewritten(program: Any, table: Callable[[], Mapping[Any, Any]]) -> Any:
             it: EARLY[it] for it in EARLY if any(node.target is it for node in program.graph.nodes)
         }:
             program = program.run_decompositions(early)
-        core = program.run_decompositions(table())
+        whole = dict(table())  # torch makes all of it when it is asked for any
+        core = program.run_decompositions(whole)
         if not any(node.target in REWRITES for node in core.graph.nodes):
             return core
-        return core.run_decompositions({**REWRITES, **SUMS}).run_decompositions(table())
+        return core.run_decompositions({**REWRITES, **SUMS}).run_decompositions(whole)
 
 
 def interpolated_by(graph: Any) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import logging
 import os
 import signal
 from pathlib import Path
@@ -134,6 +135,31 @@ def _mlx_compiles_only_where_marked(request):
     mx.enable_compile()
     yield
     mx.disable_compile()
+
+
+class Messages(logging.Handler):
+    """What is logged while a test runs, by whatever logger."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep RECORD as a text, with the traceback that belongs to it."""
+        self.texts.append(self.format(record))
+
+
+@pytest.fixture
+def logged():
+    """Return the list of texts that are logged, those of loggers that do not propagate too."""
+    root, messages = logging.getLogger(), Messages()
+    known = [it for it in root.manager.loggerDict.values() if isinstance(it, logging.Logger)]
+    ends = [root, *(it for it in known if not it.propagate)]
+    for logger in ends:
+        logger.addHandler(messages)
+    yield messages.texts
+    for logger in ends:
+        logger.removeHandler(messages)
 
 
 @pytest.fixture

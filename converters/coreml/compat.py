@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
@@ -318,6 +318,15 @@ def merge(graph: Any, node: Any, order: Sequence[int]) -> None:
         user.meta["val"] = node.meta["val"]
 
 
+def decompositions_of(targets: Collection[Any]) -> dict[Any, Callable[..., Any]]:
+    """Return our decompositions of TARGETS, or torch's, for those that have one."""
+    own = {it: DECOMPOSITIONS[it] for it in targets if it in DECOMPOSITIONS}
+    if len(own) == len(targets):  # torch makes all of its table when it is asked for any
+        return own
+    torchs = torch.export.default_decompositions()
+    return {it: torchs[it] for it in targets if it in torchs} | own
+
+
 def lower(exported: ExportedProgram) -> ExportedProgram:
     """Decompose what coremltools cannot translate, and nothing else.
 
@@ -327,10 +336,9 @@ def lower(exported: ExportedProgram) -> ExportedProgram:
     """
     exported = as_products(interpolated(exported, INTERPOLATED, "Core ML"), "Core ML")
     matrices = [*exported.graph_module.meta[MATRICES], *grids(exported)]
-    available = {**torch.export.default_decompositions(), **DECOMPOSITIONS}
     table = dict(MISTRANSLATED)
     for _ in range(ROUNDS):
-        table |= {it: available[it] for it in untranslated(exported) if it in available}
+        table |= decompositions_of(untranslated(exported))
         if not table:
             break
         exported, table = exported.run_decompositions(table), {}

@@ -9,11 +9,11 @@ from unittest import mock
 
 import torch
 from torch._decomp import decomposition_table
-from torch._export import utils
 from torch._export.utils import _get_decomp_for_cia
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
+from ...tracing import composites_kept
 from .registry import SIZES, handlers
 
 Table = dict[OpOverload, Callable[..., Any]]
@@ -73,11 +73,8 @@ def _traced(program: ExportedProgram, table: Table) -> ExportedProgram:
     """Return PROGRAM as torch records it again, with what TABLE names decomposed and nothing in place.
 
     torch's own ``nll_loss`` in Python has other arguments in order than the operation: its shape would be that of a sum.
-    And torch makes all its composite operations again for each of two dozen namespaces, a fifth of a small trace.
     """
-    utils._materialize_cpp_cia_ops()
-    once = mock.patch.object(utils, "_materialize_cpp_cia_ops", return_value=None)
-    with mock.patch.dict(decomposition_table), once:
+    with mock.patch.dict(decomposition_table), composites_kept():
         for loss in _LOSSES:
             decomposition_table.pop(loss, None)
         return cast(ExportedProgram, program.run_decompositions(table))

@@ -11,6 +11,7 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule, Node
 
 from ......errors import UnsupportedError
+from ....tracing import unused_left_out
 from ...operations.decompositions import decomposed
 from ..failures import refuse
 from .functions import OPERATION, Use
@@ -124,7 +125,7 @@ def _recorded(
     )
     what = f"{method} of torch.autograd.Function {use.name} ({use.line})"
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), unused_left_out(varying=any(varying)):
             warnings.simplefilter("ignore")
             exported = torch.export.export(
                 _Method(function), examples, dynamic_shapes=(varying,), strict=False

@@ -137,11 +137,15 @@ def sizes_open() -> Iterator[Sizes]:
             sizes.fixed.setdefault(int(by), line_of_caller())
         _REPLACE(shapes, symbol, by, why)
 
-    own = {*symbolic_shapes.uninteresting_files(), __file__}
+    passed_over = {*symbolic_shapes.uninteresting_files(), __file__}
+
+    def files() -> set[str]:  # asked for every frame of every node
+        return passed_over
+
     with (
         mock.patch.object(builtins, "len", length),
         # torch looks at the caller's code, past such files: an ``assert`` by values is recorded as one
-        mock.patch.object(symbolic_shapes, "uninteresting_files", return_value=own),
+        mock.patch.object(symbolic_shapes, "uninteresting_files", files),
         mock.patch.object(ShapeEnv, "evaluate_expr", evaluate),
         mock.patch.object(ShapeEnv, "_set_replacement", replace),
     ):
