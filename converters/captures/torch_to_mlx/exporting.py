@@ -175,7 +175,7 @@ def _recorded(module: torch.nn.Module, inputs: Inputs, dynamic: Dynamic) -> Expo
         program = _exported(module, tensors, dynamic)
     except Exception as error:
         found = _as_decided(module, tensors, dynamic) if is_decision(error) else None
-        if differentiates(error):
+        if found is None and differentiates(error):
             found = _tried(module, tensors, dynamic, partial(_exported, export=_export_gradients))
         return found or refuse(error, type(module).__name__)
     if not is_open(program):

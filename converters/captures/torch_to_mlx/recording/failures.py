@@ -40,7 +40,9 @@ _CURES: Final = {
     r"Couldn't swap": "forward moves a module to another dtype (`.to`, `.half`): convert what it is called with, or the module before",
     r"functorch|vmap|attribute 'constant'": "write the derivative out",
 }
-_TRANSFORMS: Final = str(Path("torch", "_functorch"))
+_TRANSFORMS: Final = tuple(
+    str(Path("torch", "_functorch", file)) for file in ("apis.py", "eager_transforms.py", "vmap.py")
+)
 _OTHERWISE: Final = "rewrite that line, or choose another implementation of it"
 
 
@@ -68,7 +70,7 @@ def refuse(error: Exception, what: str) -> NoReturn:
 def differentiates(error: BaseException) -> bool:
     """Tell whether ERROR came through one of ``torch.func``'s functions, such as ``grad``, or of what they left."""
     frames = (frame for it in causes(error) for frame, _ in walk_tb(it.__traceback__))
-    inside = any(_TRANSFORMS in frame.f_code.co_filename for frame in frames)
+    inside = any(frame.f_code.co_filename.endswith(_TRANSFORMS) for frame in frames)
     return inside or "functorch tensor" in str(error)
 
 
