@@ -28,6 +28,7 @@ from .ports import ASKED, FIXED, HELD
 from .recording.arguments import Inputs, by_name, leaves, mapped
 from .recording.autograd.functions import Use, functions_noted
 from .recording.autograd.lifting import lift
+from .recording.autograd.transforms import autograd_refused, transforms_noted
 from .recording.autograd.writes import pass_hidden_writes
 from .recording.blocks import detach_blocks, drop_answers, refused_in_autocast
 from .recording.chosen.reads import keep_reads_whole
@@ -41,7 +42,7 @@ from .recording.deciding.masks import as_the_example, held, is_decision, is_mask
 from .recording.deciding.none import skips_nothing
 from .recording.deciding.sizes import sizes_open
 from .recording.deciding.some import taken_to_show_some
-from .recording.failures import differentiates, refuse
+from .recording.failures import refuse
 from .recording.hooks import hooks_refused, refuse_hooks
 from .recording.kept.counters import refuse_counters
 from .recording.kept.numbers import Counted, numbers_known
@@ -172,10 +173,11 @@ def _recorded(module: torch.nn.Module, inputs: Inputs, dynamic: Dynamic) -> Expo
     refuse_hooks(module)
     tensors = example(by_name(module, inputs), dynamic)
     try:
-        program = _exported(module, tensors, dynamic)
+        with transforms_noted() as transforms:
+            program = _exported(module, tensors, dynamic)
     except Exception as error:
         found = _as_decided(module, tensors, dynamic) if is_decision(error) else None
-        if found is None and differentiates(error):
+        if found is None and transforms:
             found = _tried(module, tensors, dynamic, partial(_exported, export=_export_gradients))
         return found or refuse(error, type(module).__name__)
     if not is_open(program):
@@ -293,7 +295,7 @@ def _export_gradients(
 ) -> ExportedProgram:
     """Export MODULE, which differentiates by ``torch.func``, below autograd: derivatives are operations there."""
     shapes = _shapes(module, tensors, dynamic)
-    with torch.no_grad():
+    with torch.no_grad(), autograd_refused():
         return _export_at(  # type: ignore[no-any-return]
             module, (), tensors, shapes, strict=False, pre_dispatch=False
         )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
-from traceback import walk_tb
 from typing import Any, Final, NoReturn
 
 from .....errors import UnsupportedError, WeighbridgeError, legible
@@ -38,11 +36,10 @@ _CURES: Final = {
         " torch.func.grad, not torch.autograd.grad"
     ),
     r"Couldn't swap": "forward moves a module to another dtype (`.to`, `.half`): convert what it is called with, or the module before",
-    r"functorch|vmap|attribute 'constant'": "write the derivative out",
+    r"functorch|vmap|attribute 'constant'": (
+        "take every derivative in forward by torch.func.grad and none by torch.autograd.grad, or write it out"
+    ),
 }
-_TRANSFORMS: Final = tuple(
-    str(Path("torch", "_functorch", file)) for file in ("apis.py", "eager_transforms.py", "vmap.py")
-)
 _OTHERWISE: Final = "rewrite that line, or choose another implementation of it"
 
 
@@ -65,13 +62,6 @@ def refuse(error: Exception, what: str) -> NoReturn:
         f"torch.export cannot record {what}: {type(error).__name__}: {reason}",
         [*places, f"cure: {_cure(text)}"],
     ) from error
-
-
-def differentiates(error: BaseException) -> bool:
-    """Tell whether ERROR came through one of ``torch.func``'s functions, such as ``grad``, or of what they left."""
-    frames = (frame for it in causes(error) for frame, _ in walk_tb(it.__traceback__))
-    inside = any(frame.f_code.co_filename.endswith(_TRANSFORMS) for frame in frames)
-    return inside or "functorch tensor" in str(error)
 
 
 def causes(error: BaseException | None) -> Iterator[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 import mlx.core as mx
@@ -34,18 +33,18 @@ def _kaiser(length: int, beta: float = 12.0) -> Any:
     return np.kaiser(length, beta)
 
 
-def _window(
-    made: Window,
-    window_length: int,
-    periodic: bool = True,
-    dtype: mx.Dtype = mx.float32,
-    **parameters: Any,
-) -> mx.array:
-    """Return what MADE makes; a periodic window is the first of one that is longer by one."""
-    if window_length < 2:
-        return mx.ones(window_length, dtype)
-    whole = made(window_length + periodic, **parameters)
-    return mx.array(whole[:window_length], dtype)
+def _handler(made: Window) -> Callable[..., mx.array]:
+    """Return the handler of the window that MADE makes; a periodic one is the first of one longer by one."""
+
+    def window(
+        window_length: int, periodic: bool = True, dtype: mx.Dtype = mx.float32, **parameters: Any
+    ) -> mx.array:
+        if window_length < 2:
+            return mx.ones(window_length, dtype)
+        whole = made(window_length + periodic, **parameters)
+        return mx.array(whole[:window_length], dtype)
+
+    return window
 
 
 _OVERLOADS: Final[Mapping[str, tuple[Sequence[str], Window]]] = {
@@ -57,7 +56,7 @@ _OVERLOADS: Final[Mapping[str, tuple[Sequence[str], Window]]] = {
 }
 register(
     {
-        " ".join(f"{name}_window{overload}" for overload in overloads): partial(_window, made)
+        " ".join(f"{name}_window{overload}" for overload in overloads): _handler(made)
         for name, (overloads, made) in _OVERLOADS.items()
     }
 )

@@ -7,6 +7,7 @@ from torch.func import functional_call, grad, grad_and_value, hessian, jacrev, v
 
 import weighbridge
 from weighbridge.converters.common.arrays import to_mlx, to_torch
+from weighbridge.errors import UnsupportedError
 
 
 class Differentiated(nn.Module):
@@ -64,3 +65,14 @@ def test_derivatives_and_their_gradients_are_those_of_torch(gradients_of, name, 
         theirs = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
         scale = float(theirs.abs().max().clamp(min=1.0))
         assert float((to_torch(found[parameter]) - theirs).abs().max()) < 1e-5 * scale, parameter
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside"])
+def test_a_derivative_by_autograd_is_refused_with_the_cure(beside):
+    def compute(module, x):
+        own = x.detach().requires_grad_()
+        (found,) = torch.autograd.grad(module.energy(own), own, create_graph=True)
+        return found + (grad(module.energy)(x) if beside else 0)
+
+    with pytest.raises(UnsupportedError, match=r"torch\.func\.grad"):
+        weighbridge.capture(Differentiated(compute), inputs={"x": torch.randn(3, 4)})
