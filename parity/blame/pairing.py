@@ -53,6 +53,11 @@ def paired_sites(explanations: Sequence[Explanation]) -> dict[str, str]:
     return found
 
 
+def _path(site: str) -> str:
+    """Return the module of SITE, which of its calls and whether its input it is left out."""
+    return site.removesuffix(INPUT).partition("@")[0]
+
+
 class Paired:
     """A runner whose sites go by the reference's names, and lie as the reference's do.
 
@@ -70,7 +75,7 @@ class Paired:
         """Return SITES by other names of their modules, each call's and input's mark kept."""
         found = {}
         for site, array in sites.items():
-            path = site.removesuffix(INPUT).partition("@")[0]
+            path = _path(site)
             if path in names:
                 found[names[path] + site[len(path) :]] = array
         return found
@@ -93,7 +98,9 @@ class Paired:
         moved = {
             site: arranged(fixed[site], axes, seen[site].shape) for site, axes in orders.items()
         }
-        own = {theirs: ours for ours, theirs in self.names.items()}
+        own = {
+            self.names[path]: path for site in plain.sites if (path := _path(site)) in self.names
+        }
         traced = self.runner.trace(inputs, self._named(moved, own))
         sites = self._named(traced.sites, self.names)
         return Trace(
