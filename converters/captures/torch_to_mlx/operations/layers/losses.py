@@ -237,7 +237,7 @@ def _multilabel_margin(self: mx.array, target: mx.array, reduction: int = MEAN) 
 
     torch's own decomposition counts those after it, too.
     """
-    self, target = mx.atleast_1d(self), mx.atleast_1d(target)
+    self, target = (it if it.ndim else it.reshape(1) for it in (self, target))
     labelled = mx.cumprod((target >= 0).astype(mx.int32), axis=-1).astype(mx.bool_)
     labels = mx.where(labelled, target, mx.zeros_like(target))
     classes = mx.arange(self.shape[-1])

@@ -265,6 +265,10 @@ LOSSES = {
         lambda x: functional.multilabel_margin_loss(x, LABELS[0], reduction="sum"),
         (5,),
     ),
+    "multilabel margin of one class": (
+        lambda x: functional.multilabel_margin_loss(x.reshape(()), torch.tensor(0)),
+        (1,),
+    ),
     "multilabel margin each": (
         lambda x: functional.multilabel_margin_loss(x, LABELS, reduction="none"),
         (3, 5),
