@@ -36,6 +36,9 @@ PLAIN: Final = (
 )
 ROOT: Final = Path(__file__).parents[4]
 BUILT_IN: Final = frozenset({*sys.builtin_module_names, "pybind11_builtins"})
+COMPILED: Final = (
+    "__compiled_fn_"  # what torch.compile puts beside the code that it compiled, under a new name
+)
 ATTENTIONS: Final = (None, "eager", "sdpa")  # transformers keeps users' beside its own
 
 
@@ -205,6 +208,8 @@ def places_of(modules: Iterable[str]) -> Iterator[str]:
         package = name.partition(".")[0]
         for key, value in sorted(vars(module).items()):
             kind = type(value)  # isinstance would ask the value itself, which may warn
+            if key.startswith(COMPILED):
+                continue
             if issubclass(kind, FunctionType | BuiltinFunctionType | type):
                 owner = str(value.__module__)
                 yield f"{name}.{key}={owner}.{value.__qualname__}"
@@ -222,8 +227,8 @@ def check_package(package: str) -> None:
     loaded = [it for name, it in [*sys.modules.items()] if name.partition(".")[0] == package]
     seen: set[int] = set()
     for module in loaded:
-        for value in list(vars(module).values()):
-            if id(value) not in seen:
+        for name, value in list(vars(module).items()):
+            if id(value) not in seen and not name.startswith(COMPILED):
                 seen.add(id(value))
                 _check(value, seen)
 

@@ -133,6 +133,14 @@ def test_code_of_users_has_no_key(monkeypatch):
     assert key() is None
 
 
+@pytest.mark.usefixtures("recorded")
+def test_what_torch_compiled_of_a_library_changes_no_key(monkeypatch):
+    plain = key()
+    compiled = torch.compiler.disable(torch.fx.symbolic_trace(network()).forward)
+    monkeypatch.setattr(nn.functional, "__compiled_fn_1_0", compiled, raising=False)
+    assert key() == plain is not None
+
+
 class Halved(nn.Module):
     """A class of a user's, all of whose functions are wrapped by a library's."""
 
