@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
+from ..errors import BadInputError
 
 DESTINATIONS = ("vllm", "mlx-lm", "mlx-swift", "llama.cpp")  # converters.adapters.destinations
 # quantization.formats.registry
@@ -179,13 +182,16 @@ def print_settings(ctx: click.Context, _: click.Parameter, word: str | None) -> 
     from ..trainers.config import TrainConfig
     from ..trainers.configuration.reference import settings
 
-    for it in settings(TrainConfig):
-        if word in it.key:
-            click.echo(f"--set {it.key}={it.default}")
-            click.echo(
-                click.wrap_text(it.meaning, 100, "    ", "    ") if it.meaning else "",
-                nl=bool(it.meaning),
-            )
+    every = settings(TrainConfig)
+    found = [it for it in every if word in it.key]
+    if not found:
+        near = get_close_matches(word, [it.key for it in every], 1, 0.4)
+        hint = f"did you mean {near[0]}?" if near else "--settings alone lists all"
+        raise BadInputError(f"no setting has {word!r} in its name: {hint}")
+    for it in found:
+        click.echo(f"--set {it.key}={it.default}")
+        if it.meaning:
+            click.echo(click.wrap_text(it.meaning, 100, "    ", "    "))
     ctx.exit()
 
 

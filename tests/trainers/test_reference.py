@@ -34,6 +34,12 @@ def test_a_word_chooses_settings_and_shows_what_they_are():
     assert "Stop after PATIENCE validations without an improvement" in said
 
 
+def test_a_word_that_no_setting_has_gets_the_nearest_one():
+    result = CliRunner().invoke(main, ["train", "--settings", "leraning_rate"])
+    assert result.exit_code == 3
+    assert result.output.strip().endswith("did you mean optimizer.learning_rate?")
+
+
 @pytest.mark.parametrize("word", ["schedule", "prefetch", "_every", "clip_norm", "dtype"])
 def test_what_is_listed_is_the_default_and_is_taken(word, tmp_path, monkeypatch):
     monkeypatch.setenv("WEIGHBRIDGE_CACHE", str(tmp_path))  # where bundled data would lie
