@@ -267,6 +267,8 @@ def _exported(
     with recording(module, tensors, dynamic) as uses, SameMasks():
         with sizes_open() as sizes:
             program = (export or _export)(module, tensors, dynamic)
+            if export and uses:
+                raise UnsupportedError("an autograd.Function has no backward below autograd")
         changed = _functional(program)
     asked = without_indifferent(changed, module, tensors, sizes.conditions, sizes.choices)
     changed.graph_module.meta.update({FIXED: sizes.fixed, ASKED: asked})

@@ -1,1 +1,1 @@
-"""Fourier transforms."""
+"""Fourier transforms and windows."""

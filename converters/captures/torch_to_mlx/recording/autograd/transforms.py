@@ -10,6 +10,8 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 from unittest import mock
 
@@ -23,6 +25,13 @@ _LEVELS: Final = (
     (eager_transforms, "jvp_increment_nesting"),
     (vmap, "vmap_increment_nesting"),
 )
+_SWITCHES: Final = (
+    (torch.no_grad, "__enter__"),
+    (torch.enable_grad, "__enter__"),
+    (torch.inference_mode, "__enter__"),
+    (torch.set_grad_enabled, "__init__"),
+)
+_TORCH: Final = Path(torch.__file__).parent
 
 
 @contextlib.contextmanager
@@ -46,10 +55,12 @@ def transforms_noted() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def autograd_refused() -> Iterator[None]:
-    """Refuse derivatives in the block that are none of ``torch.func``'s.
+    """Refuse in the block derivatives that are none of ``torch.func``'s, and gradients switched on or off.
+
+    Below autograd nothing of the graph would say where gradients are off.
 
     Raises:
-        UnsupportedError: as soon as one is taken.
+        UnsupportedError: as soon as there is one.
     """
     own, inside = torch.autograd.grad, ContextVar("inside", default=False)
 
@@ -63,8 +74,26 @@ def autograd_refused() -> Iterator[None]:
         finally:
             inside.reset(token)
 
-    with (
-        mock.patch.object(torch.autograd, "grad", grad),
-        mock.patch.object(torch.autograd, "backward", grad),
-    ):
+    def switched(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def switch(*args: Any, **kwargs: Any) -> Any:
+            if not _within_torch(sys._getframe(1)):
+                raise UnsupportedError("forward switches gradients, and takes some by torch.func")
+            return plain(*args, **kwargs)
+
+        return switch
+
+    with contextlib.ExitStack() as stack:
+        for name in ("grad", "backward"):
+            stack.enter_context(mock.patch.object(torch.autograd, name, grad))
+        for kind, name in _SWITCHES:
+            changed = switched(getattr(kind, name))
+            stack.enter_context(mock.patch.object(kind, name, changed))
         yield
+
+
+def _within_torch(frame: FrameType | None) -> bool:
+    """Tell whether FRAME is torch's own, that of a stack of contexts passed over; what torch decorates is not."""
+    while frame is not None and frame.f_code.co_filename == contextlib.__file__:
+        frame = frame.f_back
+    path = Path(frame.f_code.co_filename if frame else "")
+    return path.is_relative_to(_TORCH) and path.name != "_contextlib.py"

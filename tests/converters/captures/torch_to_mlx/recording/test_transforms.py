@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.func import functional_call, grad, grad_and_value, hessian, jacrev, vjp, vmap
+from torch.utils.checkpoint import checkpoint
 
 import weighbridge
 from weighbridge.converters.common.arrays import to_mlx, to_torch
@@ -76,3 +77,54 @@ def test_a_derivative_by_autograd_is_refused_with_the_cure(beside):
 
     with pytest.raises(UnsupportedError, match=r"torch\.func\.grad"):
         weighbridge.capture(Differentiated(compute), inputs={"x": torch.randn(3, 4)})
+
+
+class Doubling(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x * 1.0
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2
+
+
+def _without_gradient(module, x):
+    with torch.no_grad():
+        return module.first(x)
+
+
+def _switched_off(module, x):
+    torch.set_grad_enabled(False)
+    found = module.first(x)
+    torch.set_grad_enabled(True)
+    return found
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        _without_gradient,
+        _switched_off,
+        torch.no_grad()(lambda module, x: module.first(x)),
+        lambda module, x: Doubling.apply(module.first(x)),
+        lambda module, x: module.first(x).detach(),
+        lambda module, x: module.first(x).data,
+        lambda module, x: checkpoint(module.first, x, use_reentrant=False),
+    ],
+    ids=["in a block", "switched", "decorated", "own backward", "detached", "data", "checkpoint"],
+)
+def test_what_stops_or_changes_a_gradient_beside_is_kept_or_refused(gradients_of, part):
+    module = Differentiated(lambda module, x: grad(module.energy)(x) * part(module, x))
+    x = torch.randn(3, 4)
+    try:
+        captured = weighbridge.capture(module, inputs={"x": x})
+    except UnsupportedError:
+        return
+    module(x).square().sum().backward()
+    _, found = gradients_of(captured, lambda out: (out * out).sum(), x=to_mlx(x))
+    assert torch.allclose(to_torch(found["first.weight"]), module.first.weight.grad, rtol=1e-4)
