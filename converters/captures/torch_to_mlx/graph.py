@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 from .census import WRAPPERS, body_of, live_nodes
 from .dispatch import Call, Environment, Reference, bind, closed, overload, resolve, template
 from .operations.registry import handlers
-from .recording.autograd.custom import Custom
+from .recording.autograd.custom import custom
 from .recording.autograd.lifting import META
 from .sites import module_path, sites_of
 
@@ -155,7 +155,7 @@ def _run_of(node: Node, module: GraphModule) -> Run:
     if body is not None:
         return Wrapped(build_graph(body), template(node.args[WRAPPERS[str(node.target)] + 1 :]))
     if META in node.meta:
-        return Custom(node, build_graph)
+        return custom(node, build_graph)
     operation = handlers().get(overload(node))
     if isinstance(node.target, torch._ops.OpOverload) and operation is not None:
         return bind(node, operation)

@@ -7,8 +7,10 @@ or with a setting of which that cannot be told is recorded every time: a wrong g
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import distributions
 from typing import Any, Final
 
@@ -18,11 +20,14 @@ from torch import nn
 
 from ....common import cache as answers
 from ....common.memory import pass_on_shortage
+from ....common.users_code import OURS
 from ..operations.registry import handlers
 from ..parameters import canonical_names
 from ..recording.arguments import leaves
 from ..recording.recorded import Recording
-from .telling import check_package, code_of, own_text, places_of, settings_of, text_of
+from .known import is_known, own_text
+from .libraries import check_package, places_of
+from .telling import Telling, known_function
 from .written import UnwritableError, read, written
 
 KIND: Final = "capture"
@@ -51,45 +56,54 @@ def key_of(module: nn.Module, inputs: Mapping[str, Any], dynamic: Any, passes: A
     """Return all that the recording of MODULE on INPUTS depends on; ``None`` if that cannot be told."""
     if answers.folder() is None:
         return None
+    telling = Telling(parts=module.modules())
     try:
-        parts = [*_of_module(module), *_of_inputs(inputs), *_surroundings(module)]
-        text = "\n".join([*parts, settings_of(dynamic), settings_of(passes)])
+        parts = [*_of_module(module, telling), *_of_inputs(inputs, telling)]
+        parts += [telling.settings(dynamic), telling.settings(passes), *_surroundings(telling)]
     except Exception as error:  # of any kind: what cannot be told is recorded
         pass_on_shortage(error)
         return None
-    return [hashlib.sha256(text.encode()).hexdigest()]
+    return [hashlib.sha256("\n".join(parts).encode()).hexdigest()]
 
 
-def _of_module(module: nn.Module) -> Iterator[str]:
+def _of_module(module: nn.Module, telling: Telling) -> Iterator[str]:
     """Tell all of MODULE that its graph depends on: no weight's values, but every other one's."""
     state = module.state_dict(keep_vars=True)
     firsts = canonical_names(state)
     for path, child in module.named_modules():
-        yield f"{path} {code_of(type(child))}"
+        yield f"{path} {telling.kind(type(child))}"
         others = sorted(vars(child).keys() - OWN)
-        yield from (f"{name} {settings_of(vars(child)[name])}" for name in others)
+        yield from (f"{name} {telling.settings(vars(child)[name])}" for name in others)
     for name, tensor in state.items():
         about = (firsts[name], tuple(tensor.shape), tensor.stride(), tensor.dtype)
-        yield repr((name, *about, type(tensor).__name__, tensor.requires_grad))
+        yield repr((name, *about, telling.kind(type(tensor)), tensor.requires_grad))
     for name, buffer in module.named_buffers():
-        yield f"{name} {'kept' if name in state else settings_of(buffer)}"
+        yield f"{name} {'kept' if name in state else telling.settings(buffer)}"
 
 
-def _of_inputs(inputs: Mapping[str, Any]) -> Iterator[str]:
+def _of_inputs(inputs: Mapping[str, Any], telling: Telling) -> Iterator[str]:
     for name, value in leaves(inputs).items():
         is_array = hasattr(value, "shape") and hasattr(value, "dtype")
-        about = repr((tuple(value.shape), value.dtype)) if is_array else settings_of(value)
+        about = repr((tuple(value.shape), value.dtype)) if is_array else telling.settings(value)
         yield f"{name} {type(value).__name__} {about}"
 
 
-def _surroundings(module: nn.Module) -> Iterator[str]:
+def _surroundings(telling: Telling) -> Iterator[str]:
     """Tell versions, our own code, and what else is the same for every module of a process."""
-    yield repr(sorted({(it.name, it.version) for it in distributions()}, key=repr))
+    yield _versions()
     yield repr((torch.get_default_dtype(), torch.is_autocast_enabled(), mx.default_device()))
     yield own_text()
     for name, operation in sorted(handlers().items()):
-        yield f"{name} {text_of(operation.function)} {operation.promote}"
-    modules = {type(child).__module__ for child in module.modules()}
+        function = operation.function
+        tell = known_function if is_known(function) else telling.function
+        yield f"{name} {tell(function)} {operation.promote}"
+    modules = {it for it in telling.modules if it.partition(".")[0] != OURS} | FUNCTIONS
     for package in sorted({name.partition(".")[0] for name in modules}):
         check_package(package)
-    yield from places_of(modules | FUNCTIONS)
+    yield from places_of(modules)
+
+
+@cache
+def _versions() -> str:
+    """Return what is installed: code is known by its version."""
+    return repr([sys.version, sorted({(it.name, it.version) for it in distributions()}, key=repr)])

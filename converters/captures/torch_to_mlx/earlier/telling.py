@@ -1,26 +1,27 @@
 """What a module is made of, told in words that are the same in every process, or not at all.
 
-Code counts as known where it is installed, of some version, or ours, by its text. Whatever else there is, a
-function of the user's, one put in the place of a library's, an object of an unknown kind, is not told.
+Code that is installed, of some version, or ours, is told by its name; a user's by what it says, and by all that it
+reaches. What cannot be followed, such as an object of an unknown kind, is not told.
 """
 
 from __future__ import annotations
 
-import collections
 import enum
 import functools
 import hashlib
 import json
+import logging
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
-from pathlib import Path
-from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, EllipsisType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 import torch
+from torch.utils._contextlib import _DecoratorContextManager
 
-from ....common.users_code import NOT_OURS, is_installed
+from .known import UnknownError, is_at_its_place, is_known, is_known_module, is_standard, place_of
+from .users import ANY, PURE, UNSEEN, UsersCode
 
 PLAIN: Final = (
     bool,
@@ -30,44 +31,152 @@ PLAIN: Final = (
     bytes,
     complex,
     type(None),
+    EllipsisType,
     torch.dtype,
     torch.device,
     enum.Enum,
+    re.Pattern,
 )
-ROOT: Final = Path(__file__).parents[4]
-BUILT_IN: Final = frozenset({*sys.builtin_module_names, "pybind11_builtins"})
-COMPILED: Final = (
-    "__compiled_fn_"  # what torch.compile puts beside the code that it compiled, under a new name
-)
+CONTENT: Final = (*PLAIN, Mapping, tuple, list, set, frozenset, torch.Tensor)
+SPEAKING: Final = frozenset({"dataclasses", "types", "typing"})  # whose objects say all that they are
+BUILT_IN_CODE: Final = frozenset({"pybind11_builtins", "pybind11_detail"})
+FUNCTIONS: Final = FunctionType | BuiltinFunctionType | MethodType
+CONFIGURATIONS: Final = "transformers"
 ATTENTIONS: Final = (None, "eager", "sdpa")  # transformers keeps users' beside its own
 
 
-class UnknownError(Exception):
-    """It cannot be told whether something is what it was."""
+class Telling:
+    """Tells values, functions and classes; what it has told once it calls by a number.
 
+    Args:
+        parts: modules that somebody else tells, each by its number.
 
-def settings_of(value: Any) -> str:
-    """Tell VALUE, an attribute of a module.
-
-    >>> settings_of({"eps": 1e-5, "axes": (0, 1)})
+    >>> Telling().settings({"eps": 1e-5, "axes": (0, 1)})
     "dict {'eps': float 1e-05, 'axes': tuple [int 0, int 1]}"
-
-    Raises:
-        UnknownError: it is of no known kind.
     """
-    kind = type(value).__name__
-    if isinstance(value, PLAIN):
-        return f"{kind} {value!r}"
-    if isinstance(value, Mapping):
-        items = (f"{key!r}: {settings_of(it)}" for key, it in value.items())
-        return f"{kind} {{{', '.join(items)}}}"
-    if isinstance(value, tuple | list):
-        return f"{kind} [{', '.join(map(settings_of, value))}]"
-    if isinstance(value, set | frozenset):
-        return f"{kind} {sorted(map(settings_of, value))}"
-    if isinstance(value, torch.Tensor):
-        return _tensor(value)
-    return _object(value)
+
+    def __init__(self, parts: Iterable[Any] = ()) -> None:
+        self.modules: set[str] = set()  # those of libraries that users' code reaches
+        self._told: dict[int, tuple[int, Any]] = {}  # with the things, so that no id is given again
+        self._users = UsersCode(self.settings, self.modules)
+        for part in parts:
+            self._again(part)
+
+    def settings(self, value: Any) -> str:
+        """Tell VALUE, an attribute of a module or what a user's code reaches.
+
+        Raises:
+            UnknownError: it is of no known kind.
+        """
+        kind = type(value)
+        if is_known_module(kind.__module__):
+            return f"{kind.__name__} {self._value(value)}"
+        held = self._held(value) if isinstance(value, CONTENT) else {}
+        return f"{self.kind(kind)} {self._value(value)} {held and self.settings(held)}"
+
+    def _value(self, value: Any) -> str:
+        if isinstance(value, PLAIN):
+            return repr(value)
+        if isinstance(value, Mapping):
+            items = (f"{key!r}: {self.settings(it)}" for key, it in value.items())
+            return f"{{{', '.join(items)}}}"
+        if isinstance(value, tuple | list):
+            return f"[{', '.join(map(self.settings, value))}]"
+        if isinstance(value, set | frozenset):
+            return str(sorted(map(self.settings, value)))
+        if isinstance(value, torch.Tensor):
+            return _tensor(value)
+        return self._object(value)
+
+    def _object(self, value: Any) -> str:
+        if isinstance(value, type | FUNCTIONS):
+            return self.kind(value) if isinstance(value, type) else self.function(value)
+        if isinstance(value, functools.partial):
+            return " ".join(map(self.settings, (value.func, value.args, value.keywords)))
+        if isinstance(value, ModuleType):
+            return self._users.module(value, ANY)
+        if isinstance(value, logging.Logger):
+            return value.name
+        if isinstance(getattr(value, "__wrapped__", None), FunctionType):  # with a cache
+            return self.function(value.__wrapped__)
+        return repr(value) if type(value).__module__ in SPEAKING else self._instance(value)
+
+    def _instance(self, value: Any) -> str:
+        """Tell VALUE, an object of a class: one of transformers' configurations, or of a user's class."""
+        if id(value) in self._told:
+            return self._again(value)
+        bases = [base.__module__ for base in type(value).__mro__[:-1]]
+        packages = {it.partition(".")[0] for it in bases}
+        if CONFIGURATIONS in packages and hasattr(value, "to_dict"):
+            return self._configuration(value)
+        opaque = not bases or any(map(is_known_module, bases))  # it may hold what is seen nowhere
+        if opaque and not isinstance(value, _DecoratorContextManager):  # as torch.no_grad
+            raise UnknownError(type(value))
+        return f"{self._again(value)} {self.settings(self._held(value))}"
+
+    @staticmethod
+    def _held(value: Any) -> dict[str, Any]:
+        """Return what VALUE, of a user's class, holds in attributes."""
+        slots = [it for base in type(value).__mro__ for it in vars(base).get("__slots__", ())]
+        held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+        return held | getattr(value, "__dict__", {})
+
+    def _configuration(self, value: Any) -> str:
+        attention = getattr(value, "_attn_implementation", None)
+        if not isinstance(attention, dict) and attention not in ATTENTIONS:
+            raise UnknownError(attention)
+        own = {name: it for name, it in vars(value).items() if isinstance(it, PLAIN)}
+        text = json.dumps([value.to_dict(), own], sort_keys=True, default=self.settings)
+        return f"{self.kind(type(value))} {text} {attention!r}"
+
+    def function(self, function: Any) -> str:
+        """Tell FUNCTION: by its name, where its module has it so; else by what it holds, and a user's by its code.
+
+        Raises:
+            UnknownError: what it reaches is of an unknown kind, or may differ from call to call.
+        """
+        if isinstance(function, MethodType):
+            return f"{self.function(function.__func__)} of {self.settings(function.__self__)}"
+        if _is_built_in(function):
+            return self._built_in(function)
+        if id(function) in self._told:
+            return self._again(function)
+        if not is_known(function):
+            return f"{self._again(function)} {self._users.function(function)}"
+        self.modules.add(function.__globals__["__name__"])
+        if is_at_its_place(function):
+            return _pure(function)
+        held = [it.cell_contents for it in function.__closure__ or ()]
+        return f"{self._again(function)} {place_of(function)} {self.settings([*held, function.__defaults__])}"
+
+    def _built_in(self, function: Any) -> str:
+        holder = getattr(function, "__self__", None)
+        if isinstance(holder, ModuleType | type | None) or type(holder).__module__ in BUILT_IN_CODE:
+            return _pure(function)
+        return f"{place_of(function)} of {self.settings(holder)}"
+
+    def kind(self, kind: type) -> str:
+        """Tell the class KIND by its name and by functions that have another's place in it, a user's by its code.
+
+        Raises:
+            UnknownError: a part of a library's class is a user's, or one of a user's cannot be told.
+        """
+        if id(kind) in self._told:
+            return self._again(kind)
+        texts = [self._again(kind), place_of(kind)]
+        if not is_known_module(kind.__module__):
+            texts.append(self.kind(type(kind)))
+        for base in kind.__mro__[:-1]:
+            if is_known_module(base.__module__):
+                self.modules.add(base.__module__)
+                texts += borrowed(base)
+            else:
+                texts += self._users.entries(base)
+        return " ".join(texts)
+
+    def _again(self, thing: Any) -> str:
+        number, _ = self._told.setdefault(id(thing), (len(self._told), thing))
+        return f"#{number}"
 
 
 def _tensor(value: torch.Tensor) -> str:
@@ -75,43 +184,38 @@ def _tensor(value: torch.Tensor) -> str:
     return f"{tuple(value.shape)} {value.dtype} {hashlib.sha256(data).hexdigest()}"
 
 
-def _object(value: Any) -> str:
-    if isinstance(value, type):
-        return code_of(value)
-    if isinstance(value, FunctionType | BuiltinFunctionType | MethodType):
-        return text_of(value)
-    if isinstance(value, functools.partial):
-        return f"{text_of(value.func)} {settings_of(value.args)} {settings_of(value.keywords)}"
-    if hasattr(value, "to_dict"):
-        return _configuration(value)
-    raise UnknownError(type(value))
+def _pure(function: Any) -> str:
+    """Return the name of FUNCTION, a library's; one of Python's own may depend on nothing but what it is given.
+
+    Raises:
+        UnknownError: it may.
+    """
+    module = str(getattr(function, "__module__", ""))
+    users = module in sys.modules and not is_known_module(module)  # an extension
+    outside = is_standard(module) and module not in PURE
+    if users or outside or place_of(function) in UNSEEN:
+        raise UnknownError(place_of(function))
+    return place_of(function)
 
 
-def _configuration(value: Any) -> str:
-    attention = getattr(value, "_attn_implementation", None)
-    if not isinstance(attention, dict) and attention not in ATTENTIONS:
-        raise UnknownError(attention)
-    own = {name: it for name, it in vars(value).items() if isinstance(it, PLAIN)}
-    text = json.dumps([value.to_dict(), own], sort_keys=True, default=settings_of)
-    return f"{code_of(type(value))} {text} {attention!r}"
-
-
-def text_of(function: Any) -> str:
+def known_function(function: Any) -> str:
     """Tell FUNCTION by its name; it and what it wraps have to be installed, or ours.
 
     Raises:
         UnknownError: it is a user's, or made of values that are not seen.
     """
     function = getattr(function, "__func__", function)
-    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
-    if isinstance(function, BuiltinFunctionType) or type(function).__module__ == "nanobind":
-        return name
+    if _is_built_in(function):
+        return place_of(function)
     if type(function).__module__ == "operator":
         return repr(function)
-    for it in _with_wrapped(function, {}):
-        if not isinstance(it, FunctionType) or not _is_known(_file_of(it)):
-            raise UnknownError(name)
-    return name
+    if not all(map(is_known, _with_wrapped(function, {}))):
+        raise UnknownError(place_of(function))
+    return place_of(function)
+
+
+def _is_built_in(function: Any) -> bool:
+    return isinstance(function, BuiltinFunctionType) or type(function).__module__ == "nanobind"
 
 
 def _with_wrapped(function: Any, seen: dict[int, Any]) -> Iterable[Any]:
@@ -135,53 +239,20 @@ def _held(cell: CellType) -> Any:
         return None
 
 
-def _file_of(function: FunctionType) -> str:
-    """Return where FUNCTION is written; of one that was made from text, the module for which it was made."""
-    file = function.__code__.co_filename
-    if not file.startswith("<"):
-        return file
-    maker = sys.modules.get(str(function.__module__))
-    if maker is not None:
-        return str(getattr(maker, "__file__", ""))
-    return collections.__file__ if file == "<string>" else ""  # as named tuples are made
-
-
-@cache
-def _is_known(file: str) -> bool:
-    """Tell whether FILE is installed, or ours."""
-    path = Path(file)
-    ours = path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] not in NOT_OURS
-    return path.is_absolute() and (is_installed(path) or ours)
-
-
-def code_of(kind: type) -> str:
-    """Tell the class KIND by its name, and by those of functions that have another's place in it.
+def borrowed(kind: type) -> Iterator[str]:
+    """Yield the functions of KIND itself, nothing it inherits, that have another's name; all have to be known.
 
     Raises:
-        UnknownError: it, or a part of it, is a user's.
+        UnknownError: the class or one of its functions is a user's.
     """
-    borrowed = (it for base in kind.__mro__[:-1] for it in _borrowed(base))
-    return " ".join([f"{kind.__module__}.{kind.__qualname__}", *borrowed])
-
-
-def _borrowed(kind: type) -> Iterator[str]:
-    """Yield the functions of KIND itself, nothing it inherits, that have another's name; all have to be known."""
-    place = f"{kind.__module__}.{kind.__qualname__}"
-    if not _is_ours(kind.__module__):
+    place = place_of(kind)
+    if not is_known_module(kind.__module__):
         raise UnknownError(place)
     for name, value in vars(kind).items():
         for function in _functions(value):
-            text = text_of(function)
+            text = known_function(function)
             if text != f"{place}.{name}":
                 yield f"{place}.{name}={text}"
-
-
-def _is_ours(module: str) -> bool:
-    """Tell whether MODULE is built in, installed, or ours."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None and "." in module:  # a part of an extension
-        return _is_ours(module.rpartition(".")[0])
-    return module in BUILT_IN if file is None else _is_known(file)
 
 
 def _functions(value: Any) -> list[Any]:
@@ -190,80 +261,3 @@ def _functions(value: Any) -> list[Any]:
         return [it for it in (value.fget, value.fset, value.fdel) if it is not None]
     function = getattr(value, "__func__", getattr(value, "__wrapped__", value))
     return [function] if isinstance(function, FunctionType | BuiltinFunctionType) else []
-
-
-def places_of(modules: Iterable[str]) -> Iterator[str]:
-    """Tell which functions and classes MODULES have under which names, and those of modules of theirs.
-
-    One of a library may have been put in another's place there, and is known itself. Of torch, which has
-    thousands, only the modules given are told.
-    """
-    seen, waiting = set[str](), sorted(modules)
-    while waiting:
-        name = waiting.pop()
-        module = sys.modules.get(name)
-        if name in seen or type(module) is not ModuleType:
-            continue
-        seen.add(name)
-        package = name.partition(".")[0]
-        for key, value in sorted(vars(module).items()):
-            kind = type(value)  # isinstance would ask the value itself, which may warn
-            if key.startswith(COMPILED):
-                continue
-            if issubclass(kind, FunctionType | BuiltinFunctionType | type):
-                owner = str(value.__module__)
-                yield f"{name}.{key}={owner}.{value.__qualname__}"
-                waiting += [owner] if owner.partition(".")[0] == package != "torch" else []
-            elif kind is functools.partial:
-                yield f"{name}.{key}={settings_of(value)}"
-
-
-def check_package(package: str) -> None:
-    """Refuse a PACKAGE of which a loaded function, method or registered function is not its own.
-
-    Raises:
-        UnknownError: one is a user's, put in the place of another.
-    """
-    loaded = [it for name, it in [*sys.modules.items()] if name.partition(".")[0] == package]
-    seen: set[int] = set()
-    for module in loaded:
-        for name, value in list(vars(module).items()):
-            if id(value) not in seen and not name.startswith(COMPILED):
-                seen.add(id(value))
-                _check(value, seen)
-
-
-def _check(value: Any, seen: set[int]) -> None:
-    kind = type(
-        value
-    )  # isinstance would ask the value itself, which may warn or load what it stands for
-    if issubclass(kind, FunctionType):
-        text_of(value)
-    elif issubclass(kind, type):
-        for base in value.__mro__[:-1]:
-            if id(base) not in seen or base is value:
-                seen.add(id(base))
-                collections.deque(_borrowed(base), maxlen=0)
-        _check_entries([*vars(value).values()])
-    elif issubclass(kind, dict):
-        _check_entries([value])
-    elif issubclass(kind, Mapping):  # as that of attentions
-        _check_entries([*getattr(value, "__dict__", {}).values()])
-
-
-def _check_entries(tables: list[Any]) -> None:
-    """Refuse functions of users among the values of those of TABLES that are dictionaries."""
-    for table in tables:
-        for value in list(dict.values(table)) if issubclass(type(table), dict) else ():
-            if issubclass(type(value), FunctionType):
-                text_of(value)
-
-
-@cache
-def own_text() -> str:
-    """Return a hash of our own code."""
-    packages = (
-        it for it in ROOT.iterdir() if it.name not in NOT_OURS and (it / "__init__.py").exists()
-    )
-    files = sorted(file for package in packages for file in package.rglob("*.py"))
-    return hashlib.sha256(b"\n".join(file.read_bytes() for file in files)).hexdigest()

@@ -15,6 +15,7 @@ from ..graph import Graph, PythonCall, Step, Wrapped
 from ..indexed import Places
 from ..operations.registry import handlers
 from ..ports import Port, Size
+from ..recording.autograd.custom import Custom, Method
 from ..recording.recorded import Recording
 
 LARGEST: Final = 2**23  # bytes of constants that are kept
@@ -69,6 +70,9 @@ def _step(step: Step) -> list[Any]:
         return ["python", run.name, _value(run.arguments), *about]
     if isinstance(run, Wrapped):
         return ["graph", _graph(run.graph), _value(run.arguments), *about]
+    if isinstance(run, Custom):
+        arguments, outputs, *methods = run.parts
+        return ["custom", [outputs, *map(_method, methods)], _value(arguments), *about]
     raise UnwritableError(step.label)
 
 
@@ -77,11 +81,25 @@ def _step_of(found: list[Any]) -> Step:
     run: Any
     if kind == "call":
         run = Call(_function(label.partition(" ")[0]), _value_of(one), _value_of(other))
+    elif kind == "custom":
+        outputs, *methods = one
+        run = Custom(_value_of(other), outputs, *map(_method_of, methods))
     elif kind == "python":
         run = PythonCall(one, _value_of(other))
     else:
         run = Wrapped(_graph_of(one), _value_of(other))
     return Step(name, run, tuple(frees), tuple(sites), label)
+
+
+def _method(method: Method) -> list[Any]:
+    constants = {name: _array(array) for name, array in method.constants.items()}
+    return [_graph(method.graph), list(method.names), constants]
+
+
+def _method_of(found: list[Any]) -> Method:
+    graph, names, constants = found
+    arrays = {name: _array_of(array) for name, array in constants.items()}
+    return Method(_graph_of(graph), tuple(names), arrays)
 
 
 def _function(operation: str) -> Any:
@@ -117,6 +135,8 @@ def _items_of(found: list[Any]) -> list[Any]:
 
 
 def _array(array: mx.array) -> list[Any]:
+    if array.nbytes > LARGEST:
+        raise UnwritableError("a large constant")
     data = np.array(array.reshape(-1).view(mx.uint8)).tobytes()
     return [_name(array.dtype), list(array.shape), base64.b64encode(data).decode()]
 
