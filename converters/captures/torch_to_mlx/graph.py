@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 from .census import WRAPPERS, body_of, live_nodes
 from .dispatch import Call, Environment, Reference, bind, closed, overload, resolve, template
 from .operations.registry import handlers
-from .recording.autograd.custom import custom
+from .recording.autograd.custom import Custom, custom
 from .recording.autograd.lifting import META
 from .sites import module_path, sites_of
 
@@ -93,6 +93,13 @@ class Graph:
     def sites(self) -> tuple[str, ...]:
         """The names of all sites, in order of computation."""
         return tuple(site for step in self.steps for site in step.sites)
+
+
+def inner(run: Any) -> list[Graph]:
+    """Return the graphs that RUN, what a step does, runs itself."""
+    if isinstance(run, Custom):
+        return [method.graph for method in run.methods]
+    return [run.graph] if isinstance(run, Wrapped) else []
 
 
 def _tapped(step: Step, values: dict[str, Any], tap: Tap) -> None:

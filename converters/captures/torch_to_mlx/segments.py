@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Final
+from typing import Any
 
 import mlx.core as mx
 
 from .adapters.forms import Slot
 from .dispatch import Call, Environment
-from .graph import Graph, Step
+from .drawing import draws
+from .graph import Graph, Step, inner
 from .quantized.value import Values, held
-
-ONCE: Final = ("dropout", "rand", "bernoulli", "normal_", "uniform", "multinomial", "batch_norm")
 
 
 def segmented(graph: Graph, modules: Collection[str], slots: Mapping[str, Slot]) -> Graph:
@@ -57,7 +56,8 @@ def _once(step: Step) -> bool:
     """Return whether STEP can be computed once only."""
     arguments = step.run.arguments if isinstance(step.run, Call) else {}
     dropped = any(arguments.get(name) for name in ("dropout_p", "dropout"))
-    return dropped or any(word in step.operation for word in ONCE)
+    own = draws(step.operation) or "batch_norm" in step.operation
+    return dropped or own or any(_once(it) for graph in inner(step.run) for it in graph.steps)
 
 
 def _joined(steps: Sequence[Step], slots: Mapping[str, Slot], module: str | None) -> Step:

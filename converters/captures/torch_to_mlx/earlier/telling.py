@@ -38,7 +38,9 @@ PLAIN: Final = (
     re.Pattern,
 )
 CONTENT: Final = (*PLAIN, Mapping, tuple, list, set, frozenset, torch.Tensor)
-SPEAKING: Final = frozenset({"dataclasses", "types", "typing"})  # whose objects say all that they are
+SPEAKING: Final = frozenset(
+    {"dataclasses", "types", "typing"}
+)  # whose objects say all that they are
 BUILT_IN_CODE: Final = frozenset({"pybind11_builtins", "pybind11_detail"})
 FUNCTIONS: Final = FunctionType | BuiltinFunctionType | MethodType
 CONFIGURATIONS: Final = "transformers"

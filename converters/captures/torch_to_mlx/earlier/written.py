@@ -71,8 +71,8 @@ def _step(step: Step) -> list[Any]:
     if isinstance(run, Wrapped):
         return ["graph", _graph(run.graph), _value(run.arguments), *about]
     if isinstance(run, Custom):
-        arguments, outputs, *methods = run.parts
-        return ["custom", [outputs, *map(_method, methods)], _value(arguments), *about]
+        methods = [run.outputs, *map(_method, run.methods)]
+        return ["custom", methods, _value(run.arguments), *about]
     raise UnwritableError(step.label)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ..census import live_nodes
+from ..drawing import is_drawn as draws
 from ..sites import mark_sites, sites_of
 
 KEPT: Final = ("nn_module_stack", "val")  # what a node that replaces another takes over from it
@@ -89,8 +90,7 @@ def recorded(node: Any) -> Any:
 
 def is_drawn(node: Any) -> bool:
     """Tell whether NODE draws random numbers or takes memory as it is: no two are the same."""
-    tags = getattr(node.target, "tags", ())
-    return torch.Tag.nondeterministic_seeded in tags or "empty" in str(node.target)
+    return draws(node.target) or "empty" in str(node.target)
 
 
 def schema_arguments(node: Any) -> Mapping[str, Any]:

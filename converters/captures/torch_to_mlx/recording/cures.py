@@ -14,7 +14,7 @@ from unittest import mock
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.grad_mode import inference_mode
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Gamma
 from torch.export import _trace
 from torch.fx.experimental import symbolic_shapes
 from torch.nn import functional
@@ -90,6 +90,14 @@ def _to(module: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
     held = (tensor.dtype for tensor in (*module.parameters(), *module.buffers()))
     kept = dtype is None or all(it == dtype for it in held if it.is_floating_point)
     return module if kept else _TO(module, *args, **kwargs)
+
+
+def _drawn(gamma: Gamma, sample_shape: Any = ()) -> torch.Tensor:
+    """Draw as ``Gamma.rsample``, which lifts draws that round to 0 in place, hidden from the gradient."""
+    shape = gamma._extended_shape(torch.Size(sample_shape))
+    value = torch._standard_gamma(gamma.concentration.expand(shape)) / gamma.rate.expand(shape)
+    least = torch.finfo(value.dtype).tiny
+    return torch.where(value < least, value - value.detach() + least, value)
 
 
 def _any(*args: Any, **kwargs: Any) -> Any:
@@ -184,6 +192,7 @@ def cured(module: torch.nn.Module, inputs: Mapping[str, Any]) -> Iterator[None]:
         for owner, name, function in _masks():
             stack.enter_context(mock.patch.object(owner, name, function))
         stack.enter_context(mock.patch.object(_BatchNorm, "forward", _plain_average))
+        stack.enter_context(mock.patch.object(Gamma, "rsample", _drawn))
         stack.enter_context(mock.patch.object(torch, "any", _any))
         stack.enter_context(sizes_taken())
         stack.enter_context(mock.patch.object(torch.nn.Module, "to", _to))

@@ -7,45 +7,69 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import mlx.core as mx
 
 from ..registry import operation, register
 
 
-def _open_uniform(shape: Sequence[int], dtype: mx.Dtype) -> mx.array:
+def open_uniform(shape: Sequence[int], dtype: mx.Dtype) -> mx.array:
     """Return numbers above 0 and below 1, whose logarithms are finite."""
     drawn = mx.random.uniform(shape=list(shape))
     return mx.clip(drawn, 2.0**-25, 1 - 2.0**-24).astype(dtype)
 
 
+def first_taken(candidates: mx.array, taken: mx.array) -> mx.array:
+    """Return the first of CANDIDATES along axis 0 that is TAKEN, the first of all where none is."""
+    first = mx.argmax(taken, axis=0, keepdims=True)
+    return mx.take_along_axis(candidates, first, axis=0)[0]
+
+
 def _exponential(x: mx.array, rate: float = 1.0) -> mx.array:
-    return -mx.log(_open_uniform(x.shape, x.dtype)) / rate
+    return -mx.log(open_uniform(x.shape, x.dtype)) / rate
 
 
 def _cauchy(x: mx.array, median: float = 0.0, sigma: float = 1.0) -> mx.array:
-    return median + sigma * mx.tan(math.pi * (_open_uniform(x.shape, x.dtype) - 0.5))
+    return median + sigma * mx.tan(math.pi * (open_uniform(x.shape, x.dtype) - 0.5))
 
 
 def _geometric(self: mx.array, p: float) -> mx.array:
     """Count trials up to the first success."""
-    return mx.ceil(mx.log(_open_uniform(self.shape, mx.float32)) / math.log1p(-p)).astype(
-        self.dtype
-    )
+    return mx.ceil(mx.log(open_uniform(self.shape, mx.float32)) / math.log1p(-p)).astype(self.dtype)
 
 
 def _normal(shape: Sequence[int], mean: Any, std: Any, dtype: mx.Dtype) -> mx.array:
-    drawn: mx.array = mx.random.normal(shape=list(shape), dtype=dtype) * std + mean
-    return drawn
+    """Draw normal numbers; none has a gradient by its MEAN or STD, as in torch."""
+    return mx.stop_gradient(mx.random.normal(shape=list(shape), dtype=dtype) * std + mean)
 
 
 def _integers(low: int, high: int, size: Sequence[int], dtype: mx.Dtype) -> mx.array:
     return mx.random.randint(low, high, shape=list(size)).astype(dtype)
 
 
+def _any_integers(self: mx.array, to: int | None = None) -> mx.array:
+    """Draw whole numbers from 0: below TO, or up to the largest that SELF's dtype has without a gap."""
+    return _integers(0, _LARGEST[self.dtype] + 1 if to is None else to, self.shape, self.dtype)
+
+
+# The last whole number of each dtype before which there is none that it leaves out; MLX draws 32 bits at most.
+_LARGEST: Final = {
+    mx.float32: 2**24,
+    mx.float16: 2**11,
+    mx.bfloat16: 2**8,
+    mx.uint8: 2**8 - 1,
+    mx.int8: 2**7 - 1,
+    mx.int16: 2**15 - 1,
+    mx.int32: 2**31 - 1,
+    mx.bool_: 1,
+}
+
 register(
     {
+        "random": _any_integers,
+        "random.to": _any_integers,
+        "random.from": lambda self, from_, to: _integers(from_, to, self.shape, self.dtype),
         "uniform": lambda self, from_=0.0, to=1.0: mx.random.uniform(
             from_, to, shape=self.shape, dtype=self.dtype
         ),

@@ -47,8 +47,7 @@ class Custom:
     """
 
     def __init__(self, arguments: Any, outputs: int, forward: Method, backward: Method) -> None:
-        self.parts = (arguments, outputs, forward, backward)
-        self.arguments = arguments
+        self.arguments, self.outputs, self.methods = arguments, outputs, (forward, backward)
         self.function = Differentiated(forward)
 
         @self.function.vjp

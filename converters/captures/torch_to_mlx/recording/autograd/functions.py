@@ -185,8 +185,12 @@ torch.library.register_fake("weighbridge::autograd_function", _results, lib=_LIB
 
 
 def _inlined(function: Any) -> bool:
-    """Say whether FUNCTION is torch's own: it computes the derivative that recording finds by itself."""
-    return str(function.__module__).partition(".")[0] == "torch"
+    """Say whether FUNCTION is torch's own: it computes the derivative that recording finds by itself.
+
+    But for that of a draw (``Dirichlet``), where there is none to find.
+    """
+    package, _, rest = str(function.__module__).partition(".")
+    return package == "torch" and not rest.startswith("distributions")
 
 
 def _used(function: Any, arguments: tuple[Any, ...], uses: dict[int, Use]) -> Any:

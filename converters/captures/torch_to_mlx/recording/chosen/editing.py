@@ -12,6 +12,8 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
+from ...drawing import is_drawn
+
 ATEN: Final = torch.ops.aten
 TAKES_ROWS: Final = "takes rows that a mask chooses"  # in the meta of what does, and cannot
 
@@ -90,8 +92,7 @@ def spelled(node: Any) -> str:
     """Return how a mask is computed, a few steps back: two that are spelled alike are equal."""
 
     def each(node: Any, steps: int) -> str:
-        seeded = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-        if node.op != "call_function" or seeded or not steps:
+        if node.op != "call_function" or is_drawn(node.target) or not steps:
             return str(node.name)
         taken = torch.fx.node.map_arg((node.args, node.kwargs), lambda one: each(one, steps - 1))
         return f"{node.target}{taken}"

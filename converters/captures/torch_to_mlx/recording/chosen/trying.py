@@ -12,6 +12,7 @@ import torch
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
+from ...drawing import is_drawn
 from .editing import ATEN, shape_of
 
 _COUNT: Final = 6  # rows that are tried
@@ -35,7 +36,7 @@ def is_by_row(node: Any, rows: Container[Any], sizes: Container[Any]) -> bool:
         return len(shape_of(node.args[0])) > 1 and not any(x in rows for x in node.args[1:])
     if target in _RANDOM:
         return True
-    if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
+    if is_drawn(target):
         return False
     try:
         return _agree(node, _Trial(rows, sizes, torch.Tag.pointwise in target.tags))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Final
 
@@ -12,13 +11,13 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ...drawing import draws
 from ..comparing import WRITES
 
 WHOLE: Final = (torch.int64, torch.int32, torch.bool)
 _MAKERS: Final = (torch.arange, torch.tensor, torch.zeros, torch.ones, torch.full)
 _NEW: Final = {"ones": torch.ones, "zeros": torch.zeros, "full": torch.full}
 _KEPT: Final = ("fill_value", "size")  # what else such makers take
-_DRAWS: Final = re.compile(r"rand|normal|bernoulli|multinomial|poisson|dropout|exponential")
 _READS: Final = frozenset(
     [
         *("item", "tolist", "numpy", "equal", "is_nonzero", "__contains__", "arange"),
@@ -119,7 +118,7 @@ def _computes(func: Any, given: list[Any], known: list[torch.Tensor]) -> bool:
         whole = func in (torch.arange, torch.tensor) or any(it in WHOLE for it in given)
         return func in _MAKERS and whole
     tensors = sum(isinstance(it, torch.Tensor) for it in given)
-    return len(known) == tensors and not _DRAWS.search(getattr(func, "__name__", ""))
+    return len(known) == tensors and not draws(getattr(func, "__name__", ""))
 
 
 def _made(func: Any, args: Any, kwargs: Any) -> Any:
