@@ -12,7 +12,7 @@ from typing import Any, Final
 from .known import COMPILED
 from .telling import Telling, borrowed, known_function
 
-VALUES: Final = (functools.partial, bool, int, float, str)
+VALUES: Final = (functools.partial, bool, int, float)  # texts are of paths and sessions
 
 
 def places_of(modules: Iterable[str]) -> Iterator[str]:
