@@ -44,6 +44,7 @@ SPEAKING: Final = frozenset(
 BUILT_IN_CODE: Final = frozenset({"pybind11_builtins", "pybind11_detail"})
 FUNCTIONS: Final = FunctionType | BuiltinFunctionType | MethodType
 CONFIGURATIONS: Final = "transformers"
+HASH: Final = "_original_object_hash"  # of a configuration, another one in each process
 ATTENTIONS: Final = (None, "eager", "sdpa")  # transformers keeps users' beside its own
 
 
@@ -128,6 +129,7 @@ class Telling:
         if not isinstance(attention, dict) and attention not in ATTENTIONS:
             raise UnknownError(attention)
         own = {name: it for name, it in vars(value).items() if isinstance(it, PLAIN)}
+        own.pop(HASH, None)
         text = json.dumps([value.to_dict(), own], sort_keys=True, default=self.settings)
         return f"{self.kind(type(value))} {text} {attention!r}"
 
