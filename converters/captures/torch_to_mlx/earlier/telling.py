@@ -100,7 +100,7 @@ class Telling:
             return self._users.module(value, ANY)
         if isinstance(value, logging.Logger):
             return value.name
-        if isinstance(getattr(value, "__wrapped__", None), FunctionType):  # with a cache
+        if isinstance(getattr(value, "__wrapped__", None), FUNCTIONS):  # with a cache, or a hook
             return self.function(value.__wrapped__)
         return repr(value) if type(value).__module__ in SPEAKING else self._instance(value)
 
