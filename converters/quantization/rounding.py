@@ -67,11 +67,15 @@ def is_multiple(products: Array, numbers: Array, power: int) -> bool:
     bits = numbers.reshape(-1).view(kind)
     sizes = bits & (sign - kind(1))
     sizes -= least
-    odd = np.flatnonzero(sizes >= above - least)  # zero, subnormal, and what is not finite or would not be
+    odd = np.flatnonzero(
+        sizes >= above - least
+    )  # zero, subnormal, and what is not finite or would not be
     wanted = np.add(bits, kind(power << info.nmant), out=sizes)
     wanted ^= sign
     there = products.reshape(-1).view(kind)
-    if odd.size and not _is_multiple(there.view(products.dtype)[odd], bits.view(numbers.dtype)[odd], power):
+    if odd.size and not _is_multiple(
+        there.view(products.dtype)[odd], bits.view(numbers.dtype)[odd], power
+    ):
         return False
     wanted[odd] = there[odd]
     return bool((wanted == there).all())

@@ -170,9 +170,9 @@ class Dequantized(Derived):
     def _dense_rows(self, name: str, rows: slice, room: Room) -> Array:
         """Return ROWS of the weight NAME, all axes but the last taken as one; they lie in ROOM."""
         parts, scheme = self.part_rows(name, rows, room), self._stored[name]
-        if self._coarse.get(name, self._dtype) == self.headers[name].dtype == "F16":
-            if (found := dequantize_half(parts, scheme, room)) is not None:
-                return found
+        half = self._coarse.get(name, self._dtype) == self.headers[name].dtype == "F16"
+        if half and (found := dequantize_half(parts, scheme, room)) is not None:
+            return found
         return self._rounded(name, dequantize(parts, scheme, room), room)
 
     def _rounded(self, name: str, values: NDArray[np.float32], room: Room | None = None) -> Array:
