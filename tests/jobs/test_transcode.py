@@ -107,6 +107,17 @@ def test_experts_stay_quantized_where_a_format_has_codes_for_them(tmp_path):
     assert {name.rpartition(".")[2] for name in experts} >= {"weight_packed", "weight_scale"}
 
 
+def test_routers_of_a_few_experts_are_packed_as_any_layer(tmp_path):
+    source = quantized(tmp_path, EXPERTS, qwen3_moe, bits=4, group_size=32, mode="mxfp4")
+    run("mlx-to-torch", source, tmp_path / "torch", "--quant-method", "gptq", "--check", "none")
+    zeros = open_checkpoint(tmp_path / "torch").headers["model.layers.0.mlp.gate.qzeros"]
+    assert zeros.shape == (1, 1)  # of 4 experts, a byte each
+    run("torch-to-mlx", tmp_path / "torch", tmp_path / "back", "--check", "none")
+    one, two = (quantized_view(open_model(path)).checkpoint for path in (source, tmp_path / "back"))
+    name = "model.layers.0.mlp.gate.weight"
+    np.testing.assert_allclose(one.read(name), two.read(name), atol=1e-2)
+
+
 def test_a_quantized_directory_is_checked_against_its_source(there):
     source, made, _ = there
     result = CliRunner().invoke(main, ["parity", "check", str(source), str(made), "--quick"])
