@@ -107,15 +107,29 @@ def test_experts_stay_quantized_where_a_format_has_codes_for_them(tmp_path):
     assert {name.rpartition(".")[2] for name in experts} >= {"weight_packed", "weight_scale"}
 
 
-def test_routers_of_a_few_experts_are_packed_as_any_layer(tmp_path):
-    source = quantized(tmp_path, EXPERTS, qwen3_moe, bits=4, group_size=32, mode="mxfp4")
+@pytest.mark.parametrize("method", [None, "gptq"])
+def test_a_router_is_dense_as_its_class_has_no_linear_layer_there(tmp_path, method):
+    source = quantized(tmp_path, EXPERTS, qwen3_moe)  # by mlx-lm in 8 bits, as the class says
+    how = ["--quant-method", method] if method else []
+    run("mlx-to-torch", source, tmp_path / "torch", "--check", "none", *how)
+    made = open_model(str(tmp_path / "torch"))
+    names = [name for name in made.checkpoint.headers if ".mlp.gate." in name]
+    assert names == [f"model.layers.{layer}.mlp.gate.weight" for layer in range(2)]
+    if method is None:
+        left = made.config["quantization_config"]["ignore"]
+        assert {name.removesuffix(".weight") for name in names} <= {*left}
+
+
+def test_a_layer_of_a_few_outputs_is_packed_as_any_other(tmp_path):
+    few = DENSE | {"num_key_value_heads": 1, "head_dim": 4, "attention_bias": False}
+    source = quantized(tmp_path, few, llama, bits=8, group_size=32, dtype=mx.float32)
     run("mlx-to-torch", source, tmp_path / "torch", "--quant-method", "gptq", "--check", "none")
-    zeros = open_checkpoint(tmp_path / "torch").headers["model.layers.0.mlp.gate.qzeros"]
-    assert zeros.shape == (1, 1)  # of 4 experts, a byte each
+    zeros = open_checkpoint(tmp_path / "torch").headers["model.layers.0.self_attn.k_proj.qzeros"]
+    assert zeros.shape == (2, 1)  # a byte for each of 4 outputs
     run("torch-to-mlx", tmp_path / "torch", tmp_path / "back", "--check", "none")
     one, two = (quantized_view(open_model(path)).checkpoint for path in (source, tmp_path / "back"))
-    name = "model.layers.0.mlp.gate.weight"
-    np.testing.assert_allclose(one.read(name), two.read(name), atol=1e-2)
+    name = "model.layers.0.self_attn.k_proj.weight"
+    np.testing.assert_allclose(one.read(name), two.read(name), atol=1e-6)
 
 
 def test_a_quantized_directory_is_checked_against_its_source(there):
