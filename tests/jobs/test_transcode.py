@@ -250,6 +250,23 @@ def test_scales_in_float32_move_no_further_than_stated(tmp_path):
     assert (loaded["status"], moved["name"], moved["status"]) == ("unverified", "moved", "pass")
 
 
+@pytest.mark.filterwarnings("ignore:You passed `quantization_config`")
+@pytest.mark.parametrize("middle", [True, False])
+def test_transformers_with_the_library_loads_compressed_tensors(tmp_path, middle):
+    pytest.importorskip("compressed_tensors")
+    source = quantized(tmp_path, DENSE, llama)
+    if middle:  # is zero, in all groups
+        weights = mx.load(str(source / "model.safetensors"))
+        scales = {it.removesuffix(".scales"): weights[it] for it in weights if ".scales" in it}
+        weights |= {f"{path}.biases": -8 * found for path, found in scales.items()}
+        mx.save_safetensors(str(source / "model.safetensors"), weights, {"format": "mlx"})
+    how = ("--quant-method", "compressed-tensors", "--json")
+    verdict = json.loads(run("mlx-to-torch", source, tmp_path / "torch", *how))["verdict"]
+    loaded = verdict["stages"][0]
+    assert (loaded["name"], loaded["status"]) == ("loaded", "pass"), loaded
+    assert "transformers loads all 15 quantized weights" in loaded["detail"]
+
+
 def test_a_weight_that_moved_further_than_stated_differs(zero_points, tmp_path):
     source, made, _ = zero_points
     wrong = shutil.copytree(made, tmp_path / "wrong")
