@@ -117,14 +117,15 @@ def _affine(codes: Array, scales: Array, biases: Array, out: Array, room: Room) 
     narrow = scales.dtype.itemsize == biases.dtype.itemsize == 2
     exact = out if narrow else room("exact", out.shape, np.float64)
     np.copyto(exact, codes)
-    exact *= scales.astype(exact.dtype)[..., None]
-    exact += biases.astype(exact.dtype)[..., None]
+    with np.errstate(invalid="ignore", over="ignore"):  # a scale may be infinite or NaN, as in MLX
+        exact *= scales.astype(exact.dtype)[..., None]
+        exact += biases.astype(exact.dtype)[..., None]
     if not narrow:
         out[:] = exact
 
 
 def _floats(codes: Array, scales: Array, mode: str, out: Array) -> None:
-    with np.errstate(invalid="ignore", over="ignore"):  # a scale may be infinite or NaN, as in MLX
+    with np.errstate(invalid="ignore", over="ignore"):
         out[:] = CODES[mode][codes] * SCALES[mode][scales][..., None]
 
 

@@ -193,3 +193,15 @@ def test_values_are_rounded_to_float16_as_from_float32_or_left_to_it(scheme, siz
     else:
         np.testing.assert_array_equal(found.view(np.uint16), wanted.view(np.uint16))
     assert dequantize_half(parts | {"scales": scales.astype("f4")}, scheme, Room()) is None
+
+
+@pytest.mark.parametrize("scale", [np.inf, np.nan])
+def test_scales_that_are_not_finite_are_read_without_a_warning(scale):
+    scheme = Scheme(4, 32)
+    parts = {
+        "weight": np.zeros((1, 4), np.uint32),
+        "scales": np.full((1, 1), scale, np.float16),
+        "biases": np.zeros((1, 1), np.float16),
+    }
+    assert np.isnan(dequantize(parts, scheme)).all()
+    assert dequantize_half(parts, scheme, Room()) is None
