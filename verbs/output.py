@@ -107,6 +107,10 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
         lines.append(f"{counted(len(facts['tensors']), 'tensor')} written, hashed with xxh3")
     if facts.get("merged"):
         lines += survival_lines(facts["merged"])
+    if facts.get("transcoded"):
+        from ..converters.planning.transcoding import told
+
+        lines += told(facts["transcoded"], MANY)
     lines += quantized_lines(facts.get("quantized") or {})
     lines += code_lines(facts.get("codes") or {})
     lines += quantized_lines(facts.get("compressed") or {}, "compressed")

@@ -65,10 +65,24 @@ class Transcoded(NamedTuple):
 
     def lines(self) -> Iterator[str]:
         """Yield the plan, a line each."""
-        yield f"{self.facts['weights']} weights stay quantized: {self.facts['to']}"
-        yield from (f"note: {note}" for note in self.facts["notes"])
-        worst = sorted(self.losses, key=lambda name: -self.losses[name])
-        yield from (f"{name}: moves by {self.losses[name]:.2g} of a step" for name in worst)
+        yield from told(self.facts)
+
+
+def told(facts: Mapping[str, Any], most: int | None = None) -> list[str]:
+    """Return what FACTS say of codes that were carried over: notes, and which weights move how far.
+
+    Of these the MOST that move furthest, where there are more; a manifest has all.
+    """
+    losses = facts.get("losses") or {}
+    worst = sorted(losses, key=lambda name: -losses[name])
+    shown = worst[:most]
+    more = [f"{len(worst) - len(shown)} more move, none further"] if len(shown) < len(worst) else []
+    return [
+        f"{facts['weights']} weights stay quantized: {facts['to']}",
+        *(f"note: {note}" for note in facts["notes"]),
+        *(f"{name}: moves by {losses[name]:.2g} of a step" for name in shown),
+        *more,
+    ]
 
 
 class Parts(Joined):

@@ -100,7 +100,8 @@ def test_experts_come_back_as_they_were(tmp_path):
 
 def test_experts_stay_quantized_where_a_format_has_codes_for_them(tmp_path):
     source = quantized(tmp_path, EXPERTS, qwen3_moe)
-    run("mlx-to-torch", source, tmp_path / "torch", "--check", "none")
+    said = run("mlx-to-torch", source, tmp_path / "torch", "--check", "none")
+    assert "24 weights of experts have zero points" in " ".join(said.split())
     section = json.loads((tmp_path / "torch" / "config.json").read_text())["quantization_config"]
     assert section["quant_method"] == "compressed-tensors"
     experts = [n for n in open_checkpoint(tmp_path / "torch").headers if ".experts." in n]
@@ -193,7 +194,8 @@ def test_weights_that_would_move_are_refused_with_a_command_that_runs(tmp_path, 
     words = said.partition("keep all: weighbridge ")[2].splitlines()[0].rpartition(":")[0].split()
     result = CliRunner().invoke(main, [*words, "--check", "none"])
     assert result.exit_code == 0, result.output
-    run("mlx-to-torch", source, tmp_path / "torch", "--allow-lossy", "--check", "none")
+    said = run("mlx-to-torch", source, tmp_path / "torch", "--allow-lossy", "--check", "none")
+    assert "lm_head.weight: moves by 0.75 of a step" in said
     facts = json.loads((tmp_path / "torch" / "weighbridge.json").read_text())["transcoded"]
     assert facts["losses"] == {"lm_head.weight": 0.75}
 

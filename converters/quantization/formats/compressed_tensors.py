@@ -113,7 +113,9 @@ def _refuse_contradictions(raw: Checkpoint, section: Section, paths: list[str]) 
                 )
     for path in paths:
         if isinstance(ignored, list) and any(_matches(path, target) for target in ignored):
-            stored = ", ".join(f"{path}.{it}" for it in ENDINGS[:2] if f"{path}.{it}" in raw.headers)
+            stored = ", ".join(
+                f"{path}.{it}" for it in ENDINGS[:2] if f"{path}.{it}" in raw.headers
+            )
             raise BadInputError(f"{path}: config.json has it under `ignore`; stored is {stored}")
 
 

@@ -216,7 +216,11 @@ def section(**changes):
         ({}, {"num_bits": 8}, r"up.weight_packed is I32\[40, 8\], expected shape \[40, 16\]"),
         ({}, {"type": "float"}, "says 4 bits of type 'float'; stored is I32"),
         ({}, {"group_size": 64}, "says groups of 64; stored are 32"),
-        ({}, {"symmetric": True}, "says symmetric; up.weight_zero_point has others than the middle"),
+        (
+            {},
+            {"symmetric": True},
+            "says symmetric; up.weight_zero_point has others than the middle",
+        ),
     ],
 )
 def test_bad_input_is_one_line_that_names_the_tensor_and_the_value(tensors, says, message):
