@@ -68,14 +68,15 @@ class Transcoded(NamedTuple):
         yield from told(self.facts)
 
 
-def told(facts: Mapping[str, Any], most: int | None = None) -> list[str]:
+def told(facts: Mapping[str, Any] | None, most: int | None = None) -> list[str]:
     """Return what FACTS say of codes that were carried over: notes, and which weights move how far.
 
     Of these the MOST that move furthest, where there are more; a manifest has all.
     """
+    if not facts:
+        return []
     losses = facts.get("losses") or {}
-    worst = sorted(losses, key=lambda name: -losses[name])
-    shown = worst[:most]
+    shown = (worst := sorted(losses, key=lambda name: -losses[name]))[:most]
     more = [f"{len(worst) - len(shown)} more move, none further"] if len(shown) < len(worst) else []
     return [
         f"{facts['weights']} weights stay quantized: {facts['to']}",

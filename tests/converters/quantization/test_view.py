@@ -168,7 +168,7 @@ def test_what_is_packed_without_a_recipe_is_refused():
 @pytest.mark.parametrize("said", ["8", 8, None, [4]])
 def test_an_override_that_is_no_scheme_is_refused(said):
     scheme = Scheme(4, 32)
-    with pytest.raises(MismatchError, match="up: config.json says .*, expected an object, true"):
+    with pytest.raises(MismatchError, match=r"up: config.json says .*, expected an object, true"):
         Dequantized(stored(scheme), {"quantization": {**scheme.record, "up": said}})
 
 

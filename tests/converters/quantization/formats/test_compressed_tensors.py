@@ -253,7 +253,7 @@ def test_two_groups_that_say_otherwise_of_a_layer_are_refused(targets, other):
 def test_a_quantized_layer_that_the_config_ignores_is_refused(path):
     config = section()
     config["quantization_config"]["ignore"] = ["lm_head", path]
-    with pytest.raises(BadInputError, match="up: config.json has it under `ignore`; stored is"):
+    with pytest.raises(BadInputError, match=r"up: config.json has it under `ignore`; stored is"):
         read(stored(), config)
 
 
