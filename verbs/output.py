@@ -106,14 +106,14 @@ def outcome_document(outcome: Outcome) -> dict[str, Any]:
 
 def summary_lines(facts: Mapping[str, Any]) -> list[str]:
     """Return the facts of a conversion that a person wants to read."""
-    from ..converters.planning.transcoding import told
+    from ..converters.planning.transcoding import lines_of
 
     lines = []
     if "tensors" in facts:
         lines.append(f"{counted(len(facts['tensors']), 'tensor')} written, hashed with xxh3")
     if facts.get("merged"):
         lines += survival_lines(facts["merged"])
-    lines += told(facts.get("transcoded"), MANY) + quantized_lines(facts.get("quantized") or {})
+    lines += lines_of(facts.get("transcoded"), MANY) + quantized_lines(facts.get("quantized") or {})
     lines += code_lines(facts.get("codes") or {})
     lines += quantized_lines(facts.get("compressed") or {}, "compressed")
     lines += [

@@ -65,10 +65,10 @@ class Transcoded(NamedTuple):
 
     def lines(self) -> Iterator[str]:
         """Yield the plan, a line each."""
-        yield from told(self.facts)
+        yield from lines_of(self.facts)
 
 
-def told(facts: Mapping[str, Any] | None, most: int | None = None) -> list[str]:
+def lines_of(facts: Mapping[str, Any] | None, most: int | None = None) -> list[str]:
     """Return what FACTS say of codes that were carried over: notes, and which weights move how far.
 
     Of these the MOST that move furthest, where there are more; a manifest has all.

@@ -243,9 +243,9 @@ def is_packed(headers: Mapping[str, Header], name: str) -> bool:
 
 def _described(raw: Checkpoint, recipe: Recipe, packed: list[str]) -> Iterator[str]:
     """Say which modules of RAW the recipe names as quantized and are not, or by no scheme."""
-    for path, said in recipe.section.items():
-        if not isinstance(said, Mapping | bool) and path + SUFFIX in raw.headers:
-            yield f"{path}: config.json says {said!r}, expected an object, true or false"
+    for path, entry in recipe.section.items():
+        if not isinstance(entry, Mapping | bool) and path + SUFFIX in raw.headers:
+            yield f"{path}: config.json says {entry!r}, expected an object, true or false"
     for path, scheme in recipe.named.items():
         name = path + SUFFIX
         if scheme and name in raw.headers and name not in packed:

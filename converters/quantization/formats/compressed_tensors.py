@@ -105,8 +105,8 @@ def _refuse_contradictions(raw: Checkpoint, section: Section, paths: list[str]) 
     for name, group in groups.items() if isinstance(groups, Mapping) else ():
         weights = _of(group, "weights")
         for target in map(str, _of(group, "targets") or ()):
-            before, said = first.setdefault(target, (name, weights))
-            if said != weights:
+            before, other = first.setdefault(target, (name, weights))
+            if other != weights:
                 raise BadInputError(
                     f"config.json: {target!r} is a target of {before} and {name}, which describe other"
                     " weights; keep the one that is true"
