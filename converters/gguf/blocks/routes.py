@@ -90,7 +90,7 @@ def _kept(parts: Parts, scheme: Scheme, kind: str) -> bool:
         return all(_half(parts[it]) for it in MULTIPLIERS)
     scales, biases = (parts[it] for it in MULTIPLIERS)
     if scales.dtype == biases.dtype and is_multiple(biases, scales, scheme.bits - 1):
-        return bool(_fits(np.float64([-(1 << scheme.bits) / 2]), scheme, kind)) and _half(scales)
+        return bool(_fits(np.array([-(1 << scheme.bits) / 2]), scheme, kind)) and _half(scales)
     scales, biases = (array.astype(np.float32, copy=False) for array in (scales, biases))
     zero = _integer(*(array.ravel()[:1].astype(np.float64) for array in (scales, biases)))
     if not _fits(zero, scheme, kind).all() or not _half(scales):
