@@ -57,14 +57,14 @@ WORKERS: Final = os.cpu_count() or 1
 Values = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
 
 
-def by_mlx(folder: Path) -> tuple[Values, set[str]]:
-    """Return what mlx-lm's loader holds of FOLDER, dense in float32, and which of it is quantized."""
+def by_mlx(folder: Path) -> tuple[Values, Values]:
+    """Return what mlx-lm's loader holds of FOLDER, dense in float32, and the step of what is quantized."""
     import mlx.core as mx
     from mlx.utils import tree_flatten
     from mlx_lm.utils import load_model
 
     model, _ = load_model(folder)
-    found, quantized = {}, set()
+    found, steps = {}, {}
     hidden: set[str] = set()
     for path, layer in model.named_modules():
         if "scales" in layer:
@@ -73,12 +73,13 @@ def by_mlx(folder: Path) -> tuple[Values, set[str]]:
                 layer.weight, *parts, group_size=layer.group_size, bits=layer.bits, dtype=mx.float32
             )
             found[f"{path}.weight"] = np.array(dense)
-            quantized.add(f"{path}.weight")
+            step = np.repeat(np.abs(np.array(parts[0])), layer.group_size, axis=-1)
+            steps[f"{path}.weight"] = step
             hidden |= {f"{path}.{it}" for it in ("weight", "scales", "biases")}
     for name, array in tree_flatten(model.parameters()):
         if name not in hidden:
             found[name] = np.array(array.astype(mx.float32))
-    return found, quantized
+    return found, steps
 
 
 def quantized(source: Path, target: Path) -> Path:
@@ -132,13 +133,13 @@ def measure(kind: str, folder: Path) -> dict[str, Any]:
         convert("mlx", folder / "hub", folder / "mlx", folder / "hub")
         step = "quantize"
         source = quantized(folder / "mlx", folder / "quantized")
-        wanted, codes = by_mlx(source)
-        row["quantized"] = len(codes)
+        wanted, steps = by_mlx(source)
+        row["quantized"] = len(steps)
         step = "dense"
         home = convert("torch", source, folder / "dense", folder / "hub", dequantize="fp32")
         again = convert("mlx", home, folder / "dense-mlx", folder / "hub")
         row["dense"] = compared(wanted, by_mlx(again)[0], {}) or "equal"
-        if not codes:
+        if not steps:
             return row | {"failed": "no layer that groups of 32 divide"}
         step = "compressed"
         way = {"quant_method": "compressed-tensors", "allow_lossy": True}
@@ -146,7 +147,7 @@ def measure(kind: str, folder: Path) -> dict[str, Any]:
         facts = json.loads((home / "weighbridge.json").read_text())["transcoded"]
         row["worst_step"] = max(facts["losses"].values(), default=0.0)
         again = convert("mlx", home, folder / "packed-mlx", folder / "hub")
-        room = {name: np.abs(value).max() * 2.0**-7 for name, value in wanted.items()}
+        room = {name: row["worst_step"] * step for name, step in steps.items()}
         row["compressed"] = compared(wanted, by_mlx(again)[0], room) or "within what was stated"
     except (Exception, SystemExit) as error:
         row["failed"] = (

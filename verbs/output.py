@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from ..trainers.runs.loop import TrainResult
 
 WORST = 3  # quantized weights
+KEPT_ASIDE = {
+    "restored": "restored as they were before the conversion to MLX",
+    "trained": "of the sidecar left aside: trained since",
+}
 MANY = 8  # dropped tensors of one reason that are listed by name
 MOST_GUESSES = 10  # shown on the terminal; the map has all
 WIDEST = 10_000  # characters of a line in a pipe
@@ -102,12 +106,14 @@ def outcome_document(outcome: Outcome) -> dict[str, Any]:
 
 def summary_lines(facts: Mapping[str, Any]) -> list[str]:
     """Return the facts of a conversion that a person wants to read."""
+    from ..converters.planning.transcoding import lines_of
+
     lines = []
     if "tensors" in facts:
         lines.append(f"{counted(len(facts['tensors']), 'tensor')} written, hashed with xxh3")
     if facts.get("merged"):
         lines += survival_lines(facts["merged"])
-    lines += quantized_lines(facts.get("quantized") or {})
+    lines += lines_of(facts.get("transcoded"), MANY) + quantized_lines(facts.get("quantized") or {})
     lines += code_lines(facts.get("codes") or {})
     lines += quantized_lines(facts.get("compressed") or {}, "compressed")
     lines += [
@@ -120,12 +126,9 @@ def summary_lines(facts: Mapping[str, Any]) -> list[str]:
         lines.append(f"{facts['updates']} of {facts['updates']} updates converted")
     lines += figure_lines(facts.get("figures") or {})
     lines += dropped_lines(facts.get("dropped", ()))
-    if facts.get("restored"):
-        restored = counted(len(facts["restored"]), "tensor")
-        lines.append(f"{restored} restored as they were before the conversion to MLX")
-    if facts.get("trained"):
-        trained = counted(len(facts["trained"]), "tensor")
-        lines.append(f"{trained} of the sidecar left aside: trained since")
+    for key, what in KEPT_ASIDE.items():
+        if facts.get(key):
+            lines.append(f"{counted(len(facts[key]), 'tensor')} {what}")
     lines += config_lines(facts.get("config") or {})
     lines += [f"note: {note}" for note in facts.get("notes") or ()]
     side = facts.get("side_files") or {}

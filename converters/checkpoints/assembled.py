@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from ..common.dtypes import CODE, NUMPY
 from ..values import Array
-from .base import Checkpoint, Header
+from .base import Checkpoint, Header, fill
 from .derived import Derived
-from .formats.ranges import chunks, fresh, gather
+from .formats.ranges import chunks, fresh
 
 Rows = Callable[[slice], Iterable[Array]]
 
@@ -92,7 +92,8 @@ def read_rows(
     dtype = NUMPY[header.dtype]
     width = header.shape[-1] * dtype.itemsize
     start, stop = rows.start * width, min(rows.stop * width, header.nbytes)
-    data = gather(checkpoint.stream(name, start, stop), stop - start, place)
+    data = place(stop - start)
+    fill(checkpoint, name, start, data.data)
     return data.view(dtype).reshape(-1, header.shape[-1])
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from ...errors import BadInputError, MismatchError, shortened
 from ..documents import INDEX, read_object
 from ..values import Array
-from .base import Checkpoint, Header
+from .base import Checkpoint, Header, fill
 
 LONGEST_NAME: Final = 255  # bytes of a file's name, on every common file system
 
@@ -45,6 +45,10 @@ class ShardedCheckpoint:
     def stream(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
         """Yield the bytes START to STOP of tensor NAME, at most ``CHUNK`` at a time."""
         return self._shard_of[name].stream(name, start, stop)
+
+    def fill(self, name: str, start: int, data: memoryview) -> None:
+        """Fill DATA with the bytes of tensor NAME from START on."""
+        fill(self._shard_of[name], name, start, data)
 
 
 def read_index(index: Path) -> dict[str, str]:

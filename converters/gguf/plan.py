@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from ...errors import BadInputError, MismatchError, UnsupportedError
 from ..checkpoints import Checkpoint
+from ..checkpoints.workers import Workers
 from ..quantization import Dequantized
 from .choosing import Choice, choose_type
 from .file import GgufFile
@@ -129,7 +130,7 @@ def plan_export(
     made = {name: make(name, like, pairing, proof, kind) for name in like.tensors}
     refuse(f"{where} does not fit {like.path}", misshapen(made, like, source))
     if coded:
-        made = {name: retyped(name, each, coded, kind) for name, each in made.items()}
+        made = all_retyped(made, coded, kind)
         refuse(LOSSY.format(where), [] if lossy else losses(made))
     fields = metadata_of(like, made) if coded else metadata(like, kind)
     return Plan(like, made, fields, pairing, proof, reference or where)
@@ -207,6 +208,13 @@ def make(name: str, like: GgufFile, pairing: Pairing, proof: Proof, kind: str | 
         stored = stored._replace(type=wanted_type(name, stored.shape, kind))
     members = pairing.sources[name]
     return Made(stored, members, proof.rules[name], wanted_of(like, name, members))
+
+
+def all_retyped(made: Mapping[str, Made], source: Dequantized, kind: str | None) -> dict[str, Made]:
+    """Return MADE in types that keep what SOURCE has, or in KIND; several are looked at at a time."""
+    found: dict[str, Made] = {}
+    Workers().each(made, lambda name: found.update({name: retyped(name, made[name], source, kind)}))
+    return {name: found[name] for name in made}
 
 
 def retyped(name: str, made: Made, source: Dequantized, kind: str | None) -> Made:

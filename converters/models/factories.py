@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
-from unittest import mock
 
 from ...errors import BadInputError, MismatchError, UsersCodeError, WeighbridgeError
 from ..common.memory import pass_on_shortage
@@ -256,6 +255,8 @@ def copied_together(*modules: Any) -> tuple[Any, ...]:
     Raises:
         UsersCodeError: one holds something that cannot be copied, such as a lock or a generator.
     """
+    from unittest import mock  # it brings asyncio, and most commands copy nothing
+
     shared = dict.fromkeys(_types_of_mlx(), lambda _: "")  # a text says that there is but one of it
     try:
         with mock.patch.dict(copyreg.dispatch_table, shared):

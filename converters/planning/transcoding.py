@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -65,10 +65,25 @@ class Transcoded(NamedTuple):
 
     def lines(self) -> Iterator[str]:
         """Yield the plan, a line each."""
-        yield f"{self.facts['weights']} weights stay quantized: {self.facts['to']}"
-        yield from (f"note: {note}" for note in self.facts["notes"])
-        worst = sorted(self.losses, key=lambda name: -self.losses[name])
-        yield from (f"{name}: moves by {self.losses[name]:.2g} of a step" for name in worst)
+        yield from lines_of(self.facts)
+
+
+def lines_of(facts: Mapping[str, Any] | None, most: int | None = None) -> list[str]:
+    """Return what FACTS say of codes that were carried over: notes, and which weights move how far.
+
+    Of these the MOST that move furthest, where there are more; a manifest has all.
+    """
+    if not facts:
+        return []
+    losses = facts.get("losses") or {}
+    shown = (worst := sorted(losses, key=lambda name: -losses[name]))[:most]
+    more = [f"{len(worst) - len(shown)} more move, none further"] if len(shown) < len(worst) else []
+    return [
+        f"{facts['weights']} weights stay quantized: {facts['to']}",
+        *(f"note: {note}" for note in facts["notes"]),
+        *(f"{name}: moves by {losses[name]:.2g} of a step" for name in shown),
+        *more,
+    ]
 
 
 class Parts(Joined):
@@ -218,7 +233,7 @@ def for_torch(
     raw = in_one_dtype(Mapped(moved.plan, stored), moved.schemes)
     dtype = dtype_of_scales(raw, moved.schemes)
     parts = Dequantized(raw, {KEY: section_of(moved.schemes)}, dtype=dtype)
-    chosen, written = choose(parts, linear_layers(job), method)
+    chosen, written = choose(parts, held(job), method)
     if not allow_lossy and (far := beyond_rounding(written.losses, parts)):
         raise lossy(chosen, far, job.model)
     copied = WeightMap.parse(IDENTITY).bind(written.tensors.headers)
@@ -283,20 +298,34 @@ def dtype_of_scales(raw: Checkpoint, names: Iterable[str]) -> str:
     return code if code in FLOATS else "BF16"
 
 
-def linear_layers(job: Job) -> frozenset[str] | None:
-    """Return the weights that transformers' class for the target of JOB has in linear layers.
+class Held(NamedTuple):
+    """Where transformers' class has weights: in linear layers, or in modules of its own, such as routers.
 
-    ``None`` where transformers does not know the class.
+    Experts, which it holds together, are in neither.
     """
+
+    linear: frozenset[str]
+    elsewhere: frozenset[str]
+
+    def codes(self, parts: Dequantized, method: str) -> Dequantized:
+        """Return PARTS with those weights dense that transformers would not find as codes of METHOD."""
+        quantized = parts.schemes.keys()
+        found = self.linear if method in LINEAR_ONLY else quantized - self.elsewhere
+        return parts.only(quantized & found)
+
+
+def held(job: Job) -> Held | None:
+    """Return where transformers' class for the target of JOB has weights; ``None`` where it knows none."""
     try:
-        kinds = describe(job.conversion.config).kinds
+        modules = describe(job.conversion.config)
     except WeighbridgeError:
         return None
-    return frozenset(f"{path}.weight" for path, kind in kinds.items() if kind == LINEAR)
+    linear = frozenset(f"{path}.weight" for path, it in modules.kinds.items() if it == LINEAR)
+    return Held(linear, frozenset(modules.headers.keys() - linear))
 
 
 def choose(
-    parts: Dequantized, linear: Collection[str] | None, method: str | None
+    parts: Dequantized, held: Held | None, method: str | None
 ) -> tuple[str, registry.Written]:
     """Return the format of METHOD, or else the best for PARTS, and what it writes.
 
@@ -305,7 +334,7 @@ def choose(
 
     Args:
         parts: under PyTorch's names.
-        linear: those in linear layers of transformers' class, where somebody knows.
+        held: where transformers' class has them, where somebody knows.
         method: as on the command line.
 
     Raises:
@@ -314,9 +343,8 @@ def choose(
     found: dict[str, registry.Written] = {}
     refusals: dict[str, str] = {}
     for name in [method] if method else registry.METHODS:
-        own = parts if linear is None or name not in LINEAR_ONLY else parts.only(linear)
         try:
-            found[name] = registry.write(own, name)
+            found[name] = registry.write(held.codes(parts, name) if held else parts, name)
         except UnsupportedError as error:
             refusals[name] = str(error)
             continue

@@ -20,6 +20,7 @@ from ..common.dtypes import CODE, FLOATS, NUMPY, dtype_of, unit_roundoff
 from ..values import Array
 from .codebooks import CODES, GLOBAL, SCALES, gaps
 from .packing import unpack
+from .rounding import TINY, half_of_tiny
 from .scheme import Scheme
 from .workspace import Room
 
@@ -75,6 +76,25 @@ def dequantize(parts: Parts, scheme: Scheme, room: Room | None = None) -> NDArra
     return values.reshape(*parts["weight"].shape[:-1], columns)
 
 
+def dequantize_half(parts: Parts, scheme: Scheme, room: Room) -> Array | None:
+    """Return what :func:`dequantize` gives, rounded to float16, in two thirds of the time; it lies in ROOM.
+
+    ``None`` unless scales and biases are float16, and no value of theirs is beyond it.
+    """
+    affine = [parts[it] for it in ("scales", "biases")] if scheme.affine else []
+    if not affine or any(array.dtype != np.float16 for array in affine):
+        return None
+    scales, biases = (array.astype(np.float32) for array in affine)
+    top = np.float32((1 << scheme.bits) - 1)
+    if not (np.abs(scales) * top + np.abs(biases)).max(initial=0) <= np.finfo(np.float16).max:
+        return None
+    codes = unpack(parts["weight"], scheme.bits, room).reshape(*scales.shape, scheme.group_size)
+    values = room.copy("values", codes, np.float32)
+    values *= (scales * TINY)[..., None]
+    values += (biases * TINY)[..., None]
+    return half_of_tiny(values, room).reshape(*scales.shape[:-1], -1)
+
+
 def row_blocks(rows: int, columns: int) -> Iterator[slice]:
     """Yield slices that cover ROWS of COLUMNS, a few at a time."""
     count = max(1, BLOCK // max(columns, 1))
@@ -97,14 +117,15 @@ def _affine(codes: Array, scales: Array, biases: Array, out: Array, room: Room) 
     narrow = scales.dtype.itemsize == biases.dtype.itemsize == 2
     exact = out if narrow else room("exact", out.shape, np.float64)
     np.copyto(exact, codes)
-    exact *= scales.astype(exact.dtype)[..., None]
-    exact += biases.astype(exact.dtype)[..., None]
+    with np.errstate(invalid="ignore", over="ignore"):  # a scale may be infinite or NaN, as in MLX
+        exact *= scales.astype(exact.dtype)[..., None]
+        exact += biases.astype(exact.dtype)[..., None]
     if not narrow:
         out[:] = exact
 
 
 def _floats(codes: Array, scales: Array, mode: str, out: Array) -> None:
-    with np.errstate(invalid="ignore", over="ignore"):  # a scale may be infinite or NaN, as in MLX
+    with np.errstate(invalid="ignore", over="ignore"):
         out[:] = CODES[mode][codes] * SCALES[mode][scales][..., None]
 
 

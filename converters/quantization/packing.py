@@ -72,6 +72,8 @@ def pack(codes: Array, bits: int) -> NDArray[np.uint32]:
     """
     if codes.shape[-1] * bits % 32:
         raise ValueError(f"{codes.shape[-1]} codes of {bits} bits do not fill whole words")
+    if bits == OCTET:  # by fours too
+        return np.array(codes, np.uint8, order="C").view("<u4")
     narrow = np.ascontiguousarray(codes, np.uint8)
     return without_gaps(pack_pairs(narrow[..., 0::2], narrow[..., 1::2], bits), bits)
 

@@ -17,7 +17,7 @@ from ..checkpoints.derived import Derived
 from ..checkpoints.formats.ranges import chunks, fresh
 from ..common.dtypes import FLOATS, NUMPY, largest
 from ..values import Array
-from .mlx import SUFFIX, Parts, dequantize, layout, row_blocks, stem
+from .mlx import SUFFIX, Parts, dequantize, dequantize_half, layout, row_blocks, stem
 from .recipe import Recipe
 from .rounding import round_once
 from .scheme import Scheme
@@ -169,8 +169,11 @@ class Dequantized(Derived):
 
     def _dense_rows(self, name: str, rows: slice, room: Room) -> Array:
         """Return ROWS of the weight NAME, all axes but the last taken as one; they lie in ROOM."""
-        parts = self.part_rows(name, rows, room)
-        return self._rounded(name, dequantize(parts, self._stored[name], room), room)
+        parts, scheme = self.part_rows(name, rows, room), self._stored[name]
+        half = self._coarse.get(name, self._dtype) == self.headers[name].dtype == "F16"
+        if half and (found := dequantize_half(parts, scheme, room)) is not None:
+            return found
+        return self._rounded(name, dequantize(parts, scheme, room), room)
 
     def _rounded(self, name: str, values: NDArray[np.float32], room: Room | None = None) -> Array:
         """Return VALUES of the weight NAME in the dtype that it is read in; in ROOM if there is one."""
@@ -239,7 +242,10 @@ def is_packed(headers: Mapping[str, Header], name: str) -> bool:
 
 
 def _described(raw: Checkpoint, recipe: Recipe, packed: list[str]) -> Iterator[str]:
-    """Say which modules of RAW the recipe names as quantized and are not."""
+    """Say which modules of RAW the recipe names as quantized and are not, or by no scheme."""
+    for path, entry in recipe.section.items():
+        if not isinstance(entry, Mapping | bool) and path + SUFFIX in raw.headers:
+            yield f"{path}: config.json says {entry!r}, expected an object, true or false"
     for path, scheme in recipe.named.items():
         name = path + SUFFIX
         if scheme and name in raw.headers and name not in packed:

@@ -15,7 +15,11 @@ import numpy as np
 from ...converters.common.arrays import from_mlx, from_torch, same_bits, to_mlx, to_torch
 from ...converters.libraries.transformers import torch_class
 from ...converters.models import Model
+from ...converters.models.config_fields import read_config
 from ...converters.quantization import Blocks, Dequantized, Scheme
+from ...converters.quantization.formats.base import METHOD
+from ...converters.quantization.formats.compressed_writer import NAME as COMPRESSED_TENSORS
+from ...converters.quantization.recipe import COPY
 from ...converters.runtimes.blas import mlx_on
 from ...converters.runtimes.native.classes import class_config
 from ...converters.values import Array
@@ -95,11 +99,24 @@ def load(model: Model) -> tuple[Any, list[str]]:
 
     kind: Any = getattr(transformers, torch_class(model.config))
     module, info = kind.from_pretrained(
-        model.path, device_map="cpu", dtype="auto", output_loading_info=True
+        model.path, device_map="cpu", dtype="auto", output_loading_info=True, **dense(model)
     )
     absent = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
     heads = tuple(f"{head}." for head in (model.family.optional if model.family else ()))
     return module, sorted(name for name in absent if not name.startswith(heads))
+
+
+def dense(model: Model) -> dict[str, Any]:
+    """Return what lets transformers dequantize MODEL where it would keep codes in another library's layers.
+
+    compressed-tensors 0.20 does not make room there for zero points as they are stored.
+    """
+    import transformers
+
+    section = read_config(Path(str(model.path))).get(COPY) or {}
+    if section.get(METHOD) != COMPRESSED_TENSORS:
+        return {}
+    return {COPY: transformers.CompressedTensorsConfig(dequantize=True)}
 
 
 def mlx_module(model: Model) -> Any:

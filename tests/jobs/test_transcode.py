@@ -100,11 +100,37 @@ def test_experts_come_back_as_they_were(tmp_path):
 
 def test_experts_stay_quantized_where_a_format_has_codes_for_them(tmp_path):
     source = quantized(tmp_path, EXPERTS, qwen3_moe)
-    run("mlx-to-torch", source, tmp_path / "torch", "--check", "none")
+    said = run("mlx-to-torch", source, tmp_path / "torch", "--check", "none")
+    assert "24 weights of experts have zero points" in " ".join(said.split())
     section = json.loads((tmp_path / "torch" / "config.json").read_text())["quantization_config"]
     assert section["quant_method"] == "compressed-tensors"
     experts = [n for n in open_checkpoint(tmp_path / "torch").headers if ".experts." in n]
     assert {name.rpartition(".")[2] for name in experts} >= {"weight_packed", "weight_scale"}
+
+
+@pytest.mark.parametrize("method", [None, "gptq"])
+def test_a_router_is_dense_as_its_class_has_no_linear_layer_there(tmp_path, method):
+    source = quantized(tmp_path, EXPERTS, qwen3_moe)  # by mlx-lm in 8 bits, as the class says
+    how = ["--quant-method", method] if method else []
+    run("mlx-to-torch", source, tmp_path / "torch", "--check", "none", *how)
+    made = open_model(str(tmp_path / "torch"))
+    names = [name for name in made.checkpoint.headers if ".mlp.gate." in name]
+    assert names == [f"model.layers.{layer}.mlp.gate.weight" for layer in range(2)]
+    if method is None:
+        left = made.config["quantization_config"]["ignore"]
+        assert {name.removesuffix(".weight") for name in names} <= {*left}
+
+
+def test_a_layer_of_a_few_outputs_is_packed_as_any_other(tmp_path):
+    few = DENSE | {"num_key_value_heads": 1, "head_dim": 4, "attention_bias": False}
+    source = quantized(tmp_path, few, llama, bits=8, group_size=32, dtype=mx.float32)
+    run("mlx-to-torch", source, tmp_path / "torch", "--quant-method", "gptq", "--check", "none")
+    zeros = open_checkpoint(tmp_path / "torch").headers["model.layers.0.self_attn.k_proj.qzeros"]
+    assert zeros.shape == (2, 1)  # a byte for each of 4 outputs
+    run("torch-to-mlx", tmp_path / "torch", tmp_path / "back", "--check", "none")
+    one, two = (quantized_view(open_model(path)).checkpoint for path in (source, tmp_path / "back"))
+    name = "model.layers.0.self_attn.k_proj.weight"
+    np.testing.assert_allclose(one.read(name), two.read(name), atol=1e-6)
 
 
 def test_a_quantized_directory_is_checked_against_its_source(there):
@@ -168,7 +194,8 @@ def test_weights_that_would_move_are_refused_with_a_command_that_runs(tmp_path, 
     words = said.partition("keep all: weighbridge ")[2].splitlines()[0].rpartition(":")[0].split()
     result = CliRunner().invoke(main, [*words, "--check", "none"])
     assert result.exit_code == 0, result.output
-    run("mlx-to-torch", source, tmp_path / "torch", "--allow-lossy", "--check", "none")
+    said = run("mlx-to-torch", source, tmp_path / "torch", "--allow-lossy", "--check", "none")
+    assert "lm_head.weight: moves by 0.75 of a step" in said
     facts = json.loads((tmp_path / "torch" / "weighbridge.json").read_text())["transcoded"]
     assert facts["losses"] == {"lm_head.weight": 0.75}
 
@@ -223,6 +250,23 @@ def test_scales_in_float32_move_no_further_than_stated(tmp_path):
     said = run("mlx-to-torch", source, tmp_path / "torch", *how, code=4)
     loaded, moved = json.loads(said)["verdict"]["stages"][:2]
     assert (loaded["status"], moved["name"], moved["status"]) == ("unverified", "moved", "pass")
+
+
+@pytest.mark.filterwarnings("ignore:You passed `quantization_config`")
+@pytest.mark.parametrize("middle", [True, False])
+def test_transformers_with_the_library_loads_compressed_tensors(tmp_path, middle):
+    pytest.importorskip("compressed_tensors")
+    source = quantized(tmp_path, DENSE, llama)
+    if middle:  # is zero, in all groups
+        weights = mx.load(str(source / "model.safetensors"))
+        scales = {it.removesuffix(".scales"): weights[it] for it in weights if ".scales" in it}
+        weights |= {f"{path}.biases": -8 * found for path, found in scales.items()}
+        mx.save_safetensors(str(source / "model.safetensors"), weights, {"format": "mlx"})
+    how = ("--quant-method", "compressed-tensors", "--json")
+    verdict = json.loads(run("mlx-to-torch", source, tmp_path / "torch", *how))["verdict"]
+    loaded = verdict["stages"][0]
+    assert (loaded["name"], loaded["status"]) == ("loaded", "pass"), loaded
+    assert "transformers loads all 15 quantized weights" in loaded["detail"]
 
 
 def test_a_weight_that_moved_further_than_stated_differs(zero_points, tmp_path):

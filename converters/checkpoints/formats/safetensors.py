@@ -65,6 +65,10 @@ class SafetensorsFile:
         stop = header.nbytes if stop is None else stop
         return pieces(self.path, begin + start, begin + stop, f"tensor {name}")
 
+    def fill(self, name: str, start: int, data: memoryview) -> None:
+        """Fill DATA with the bytes of tensor NAME from START on."""
+        fill(self.path, self._places[name].begin + start, data, f"tensor {name}")
+
 
 def read_places(path: Path) -> tuple[dict[str, Place], Mapping[str, str]]:
     """Return the tensors of the file at PATH, in the order of their bytes, and its metadata.

@@ -13,6 +13,8 @@ from ...values import Array
 Bytes = NDArray[np.uint8]
 FOUR: Final = 4  # bits of a code
 BYTE: Final = np.uint16(8)  # bits of the lower one of two bytes
+UPPER: Final = np.uint16(1 << 8)  # what the upper one counts
+HALVES: Final = "first", "second"
 
 
 def apart(packed: Array, half: int, room: Room | None = None) -> Bytes:
@@ -28,12 +30,14 @@ def apart(packed: Array, half: int, room: Room | None = None) -> Bytes:
     >>> [f"{byte:02x}" for byte in apart(pairs, 8)[0]]
     ['80', '91', 'a2', 'b3', 'c4', 'd5', 'e6', 'f7']
     """
-    halves = packed.view(_words(half)).reshape(-1, 2)
-    room = room or Room()
-    even, odd = _swapped(halves[:, 0], halves[:, 1], room)
+    halves, room = packed.view(_words(half)).reshape(-1, 2), room or Room()
+    first, second = (  # apart, as numpy works on neighbours several at a time
+        room.copy(name, halves[:, place], halves.dtype) for place, name in enumerate(HALVES)
+    )
+    even, odd = _swapped(first, second, room)
     pairs = room.copy("pairs", odd.view(np.uint8), "<u2")
-    pairs <<= BYTE
-    pairs |= even.view(np.uint8)
+    pairs *= UPPER
+    pairs += even.view(np.uint8)
     return pairs.view(np.uint8).reshape(-1, half)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...quantization import Scheme
-from ...quantization.rounding import round_once
+from ...quantization.rounding import is_multiple, round_once
 from ...values import Array
 from .decoding import MOST_SCALE
 from .layouts import BLOCKS
@@ -88,7 +88,10 @@ def _kept(parts: Parts, scheme: Scheme, kind: str) -> bool:
     """
     if BLOCKS[kind].center is None:
         return all(_half(parts[it]) for it in MULTIPLIERS)
-    scales, biases = (parts[it].astype(np.float32, copy=False) for it in MULTIPLIERS)
+    scales, biases = (parts[it] for it in MULTIPLIERS)
+    if scales.dtype == biases.dtype and is_multiple(biases, scales, scheme.bits - 1):
+        return bool(_fits(np.array([-(1 << scheme.bits) / 2]), scheme, kind)) and _half(scales)
+    scales, biases = (array.astype(np.float32, copy=False) for array in (scales, biases))
     zero = _integer(*(array.ravel()[:1].astype(np.float64) for array in (scales, biases)))
     if not _fits(zero, scheme, kind).all() or not _half(scales):
         return False

@@ -73,6 +73,7 @@ def read(raw: Checkpoint, section: Section) -> Read:
         raise BadInputError(
             f"{raw.path}: config.json says {NAME}; no tensor is called *.weight_scale"
         )
+    _refuse_contradictions(raw, section, paths)
     modules = [Module(raw, path, _says(section, path)) for path in paths]
     sources: dict[str, Source] = {}
     schemes: dict[str, Scheme] = {}
@@ -95,6 +96,27 @@ def _notes(modules: list[Module], schemes: Mapping[str, Scheme]) -> Iterator[str
         yield UNREAD
     if any(module.has("weight_zero_point") for module in modules):
         yield "biases are float32, which holds whole zero points times 16-bit scales exactly"
+
+
+def _refuse_contradictions(raw: Checkpoint, section: Section, paths: list[str]) -> None:
+    """Refuse a target that two groups of SECTION describe otherwise, and one of PATHS that it ignores."""
+    groups, ignored = section.get("config_groups"), section.get("ignore")
+    first: dict[str, tuple[str, Any]] = {}
+    for name, group in groups.items() if isinstance(groups, Mapping) else ():
+        weights = _of(group, "weights")
+        for target in map(str, _of(group, "targets") or ()):
+            before, other = first.setdefault(target, (name, weights))
+            if other != weights:
+                raise BadInputError(
+                    f"config.json: {target!r} is a target of {before} and {name}, which describe other"
+                    " weights; keep the one that is true"
+                )
+    for path in paths:
+        if isinstance(ignored, list) and any(_matches(path, target) for target in ignored):
+            stored = ", ".join(
+                f"{path}.{it}" for it in ENDINGS[:2] if f"{path}.{it}" in raw.headers
+            )
+            raise BadInputError(f"{path}: config.json has it under `ignore`; stored is {stored}")
 
 
 def _says(section: Section, path: str) -> Mapping[str, Any]:
@@ -206,6 +228,11 @@ def _integers(module: Module, shape: tuple[int, int], codes: Rows, bits: int) ->
         return _spread(module, "weight_scale", rows, groups)
 
     symmetric = module.says.get("symmetric", True)
+    if symmetric and module.has("weight_zero_point") and _is_uneven(module, shape[0], groups, bits):
+        raise BadInputError(
+            f"{module.path}: config.json says symmetric; {module.name('weight_zero_point')} has others"
+            " than the middle of the codes"
+        )
     zeros = None if symmetric else _zeros(module, shape[0], groups, bits)
     return Integers(shape, bits, group, codes, scale_rows, zeros, scales.dtype)
 
@@ -245,6 +272,14 @@ def _zeros(module: Module, count: int, groups: int, bits: int) -> Grid:
         return zeros[rows.start - first * 32 : rows.stop - first * 32]
 
     return rows_of
+
+
+def _is_uneven(module: Module, count: int, groups: int, bits: int) -> bool:
+    """Tell whether a zero point that is stored is not the middle of the codes."""
+    if module.header("weight_zero_point").dtype != "I32":  # signed, or floats of older versions
+        return bool(module.raw.read(module.name("weight_zero_point")).any())
+    zeros, middle = _zeros(module, count, groups, bits), 1 << (bits - 1)
+    return any((zeros(rows) != middle).any() for rows in each_block(slice(0, count), groups))
 
 
 def _check_order(module: Module, group: int) -> None:

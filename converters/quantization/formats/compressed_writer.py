@@ -40,6 +40,7 @@ FLOATS: Final[Mapping[str, tuple[str, Mapping[str, Any], str]]] = {
         "F8_E4M3",
     ),
 }
+EXPERTS: Final = ".experts."
 ROWS: Final = 32  # whose zero points, of any width, fill whole words
 
 
@@ -89,7 +90,18 @@ def write(parts: Dequantized) -> Written:
     for name in names:
         sources |= _sources(parts, name, kinds[name])
     losses = {name: fit.loss for name, fit in fits.items() if fit.loss}
-    return Written(Assembled(parts.raw, sources), _section(parts, kinds), losses)
+    notes = tuple(_notes(kinds))
+    return Written(Assembled(parts.raw, sources), _section(parts, kinds), losses, notes)
+
+
+def _notes(kinds: Mapping[str, Kind]) -> Iterator[str]:
+    """Say which weights transformers does not load as they are stored."""
+    experts = [name for name, kind in kinds.items() if EXPERTS in name and not kind.symmetric]
+    if experts:
+        yield (
+            f"{len(experts)} weights of experts have zero points, {experts[0]} first; transformers loads"
+            " experts of compressed-tensors without alone"
+        )
 
 
 def _kinds(parts: Dequantized, names: list[str], fits: Mapping[str, Fit]) -> dict[str, Kind]:

@@ -16,8 +16,10 @@ from ...common.dtypes import NUMPY
 from ...values import Array
 from ..mlx import SUFFIX, each_block
 from ..packing import pack, unpack
+from ..rounding import is_multiple
 from ..scheme import OFFERED, Scheme
 from ..view import Dequantized
+from ..workspace import Room
 
 Grid = Callable[[slice], Array]  # rows of a weight -> what its groups have, (rows, groups)
 
@@ -192,16 +194,18 @@ def fit_of(parts: Dequantized, name: str) -> Fit:
     """Return how integer zero points fit the weight NAME of PARTS, which is affine."""
     bits = parts.schemes[name].bits
     header = parts.raw.headers[parts.part_names(name)["scales"]]
-    found = Fit()
+    found, room = Fit(), Room()
     for rows in each_block(slice(0, count_rows(header)), header.shape[-1]):
-        found = found.joined(_fit(*grids_of(parts, name, rows), bits))
+        found = found.joined(_fit(*grids_of(parts, name, rows, room), bits))
     return found
 
 
 def _fit(scales: Array, biases: Array, bits: int) -> Fit:
     """Return the fit of some rows, in as few looks at them as it takes."""
-    wide, biased = _wide(scales, biases)
     largest, middle = (1 << bits) - 1, 1 << (bits - 1)
+    if scales.dtype == biases.dtype and is_multiple(biases, scales, bits - 1):
+        return Fit(0.0, True, largest - middle, _fits_half(scales))
+    wide, biased = _wide(scales, biases)
     with np.errstate(all="ignore"):
         if np.array_equal(wide * wide.dtype.type(-middle), biased) and wide.all():
             return Fit(0.0, True, largest - middle, _fits_half(scales))
@@ -244,10 +248,15 @@ def _fits_half(scales: Array) -> bool:
     return bool(np.array_equal(half.astype(np.float64), scales.astype(np.float64)))
 
 
-def grids_of(parts: Dequantized, name: str, rows: slice) -> tuple[Array, Array]:
-    """Return the scales and biases of ROWS of the affine weight NAME of PARTS."""
-    names = parts.part_names(name)
-    return read_rows(parts.raw, names["scales"], rows), read_rows(parts.raw, names["biases"], rows)
+def grids_of(
+    parts: Dequantized, name: str, rows: slice, room: Room | None = None
+) -> tuple[Array, Array]:
+    """Return the scales and biases of ROWS of the affine weight NAME of PARTS; in ROOM if there is one."""
+    names, room = parts.part_names(name), room or Room()
+    scales, biases = (
+        read_rows(parts.raw, names[part], rows, room.place(part)) for part in ("scales", "biases")
+    )
+    return scales, biases
 
 
 def fits_of(parts: Dequantized, names: Iterable[str]) -> Mapping[str, Fit]:

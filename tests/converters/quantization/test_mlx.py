@@ -15,7 +15,10 @@ from weighbridge.converters.quantization import (
     quantize,
     step,
 )
+from weighbridge.converters.quantization.mlx import dequantize_half
 from weighbridge.converters.quantization.packing import unpack
+from weighbridge.converters.quantization.rounding import round_once
+from weighbridge.converters.quantization.workspace import Room
 from weighbridge.errors import UnsupportedError
 
 from .conftest import AFFINE, DTYPES, FLOATS, parts_of, to_numpy, weights
@@ -172,3 +175,33 @@ def test_large_weights_are_worked_on_in_pieces(monkeypatch):
     whole = dequantize(parts, scheme)
     monkeypatch.setattr(mlx, "BLOCK", 200)
     np.testing.assert_array_equal(dequantize(parts, scheme), whole)
+
+
+@pytest.mark.parametrize("scheme", AFFINE, ids=str)
+@pytest.mark.parametrize("size", [1e-7, 1e-5, 1e-2, 1.0, 200.0, 5e4])
+def test_values_are_rounded_to_float16_as_from_float32_or_left_to_it(scheme, size):
+    random = np.random.default_rng(0)
+    words = random.integers(0, 2**32, (16, 128 * scheme.bits // 32), np.uint32)
+    groups = random.normal(size=(2, 16, 128 // scheme.group_size)) * size
+    scales, biases = np.clip([groups[0], 8 * groups[1]], -6e4, 6e4).astype(np.float16)
+    parts = {"weight": words, "scales": scales, "biases": biases}
+    with np.errstate(over="ignore"):
+        wanted = round_once(dequantize(parts, scheme), np.dtype(np.float16))
+    found = dequantize_half(parts, scheme, Room())
+    if found is None:
+        assert np.abs(wanted.astype(np.float32)).max() > 1e3
+    else:
+        np.testing.assert_array_equal(found.view(np.uint16), wanted.view(np.uint16))
+    assert dequantize_half(parts | {"scales": scales.astype("f4")}, scheme, Room()) is None
+
+
+@pytest.mark.parametrize("scale", [np.inf, np.nan])
+def test_scales_that_are_not_finite_are_read_without_a_warning(scale):
+    scheme = Scheme(4, 32)
+    parts = {
+        "weight": np.zeros((1, 4), np.uint32),
+        "scales": np.full((1, 1), scale, np.float16),
+        "biases": np.zeros((1, 1), np.float16),
+    }
+    assert np.isnan(dequantize(parts, scheme)).all()
+    assert dequantize_half(parts, scheme, Room()) is None

@@ -55,3 +55,12 @@ def test_the_words_are_one_stream_of_bits(case):
 def test_codes_that_do_not_fill_words_are_refused():
     with pytest.raises(ValueError, match="16 codes of 3 bits do not fill whole words"):
         pack(np.zeros((2, 16), np.uint8), 3)
+
+
+@pytest.mark.parametrize("columns", [4, 12, 20])
+def test_bytes_fill_words_by_fours(columns):
+    codes = np.arange(2 * columns, dtype=np.uint8).reshape(2, columns) * np.uint8(5)
+    words = pack(codes, 8)
+    assert words.shape == (2, columns // 4)
+    np.testing.assert_array_equal(unpack(words, 8), codes)
+    assert not np.shares_memory(words, codes)

@@ -11,12 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weighbridge.converters.quantization.rounding import round_once
+from weighbridge.converters.quantization.rounding import is_multiple, round_once
 
 DTYPES = {
     name: np.dtype(getattr(ml_dtypes, name, name))
     for name in ("float16", "float32", "bfloat16", "float8_e5m2", "float8_e4m3fn")
 }
+
+# Zeros, subnormal numbers of each dtype, ordinary ones, some that are infinite when doubled, and no numbers.
+NUMBERS = [0.0, -0.0, 1e-45, 6e-8, -3e-5, 7e-39, 0.37, -2.5, 300, 40000]
+NUMBERS += [-65504, 2e38, -math.inf, math.nan]
 
 
 def grid_of(dtype: np.dtype) -> np.ndarray:
@@ -120,3 +124,22 @@ def test_one_number_stays_without_axes(value):
     found = round_once(np.array(value, np.float32), DTYPES["float16"])
     with np.errstate(over="ignore"):
         assert (found.shape, found[()]) == ((), np.float16(np.float32(value)))
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("power", [1, 3, 7])
+def test_products_are_told_from_bits_as_from_values(name, power):
+    dtype = DTYPES[name]
+    with np.errstate(all="ignore"):
+        numbers = np.array(NUMBERS, dtype)
+        products = numbers * dtype.type(-(2**power))
+        exact = numbers.astype(np.float64) * -(2.0**power)
+        true = (products.astype(np.float64) == exact) & (exact != 0)
+    found = [
+        is_multiple(product[None], number[None], power)
+        for product, number in zip(products, numbers, strict=True)
+    ]
+    assert found == true.tolist()
+    assert is_multiple(products[true], numbers[true], power)
+    assert not is_multiple(-products[true], numbers[true], power)
+    assert not is_multiple(numbers[true], numbers[true], power)

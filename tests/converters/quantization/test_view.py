@@ -165,6 +165,13 @@ def test_what_is_packed_without_a_recipe_is_refused():
         Dequantized(stored(Scheme(4, 32)), {})
 
 
+@pytest.mark.parametrize("said", ["8", 8, None, [4]])
+def test_an_override_that_is_no_scheme_is_refused(said):
+    scheme = Scheme(4, 32)
+    with pytest.raises(MismatchError, match=r"up: config.json says .*, expected an object, true"):
+        Dequantized(stored(scheme), {"quantization": {**scheme.record, "up": said}})
+
+
 def test_everything_that_does_not_fit_the_recipe_is_told_together():
     scheme = Scheme(4, 32)
     arrays = dict(stored(scheme).arrays)

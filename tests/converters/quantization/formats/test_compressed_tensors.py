@@ -216,11 +216,45 @@ def section(**changes):
         ({}, {"num_bits": 8}, r"up.weight_packed is I32\[40, 8\], expected shape \[40, 16\]"),
         ({}, {"type": "float"}, "says 4 bits of type 'float'; stored is I32"),
         ({}, {"group_size": 64}, "says groups of 64; stored are 32"),
+        (
+            {},
+            {"symmetric": True},
+            "says symmetric; up.weight_zero_point has others than the middle",
+        ),
     ],
 )
 def test_bad_input_is_one_line_that_names_the_tensor_and_the_value(tensors, says, message):
     with pytest.raises(BadInputError, match=message):
         read(stored(**tensors), section(**says))
+
+
+def test_zero_points_in_the_middle_are_symmetric():
+    middle = np.zeros((40, 2), np.int8)
+    tensors = read(stored(weight_zero_point=middle), section(symmetric=True)).tensors
+    biases, scales = tensors.read("up.biases"), tensors.read("up.scales")
+    np.testing.assert_array_equal(biases, scales * np.float32(-8))
+
+
+@pytest.mark.parametrize("other", [{"num_bits": 8}, {}])
+@pytest.mark.parametrize("targets", [["Linear"], ["up"], ["Conv2d", "up"]])
+def test_two_groups_that_say_otherwise_of_a_layer_are_refused(targets, other):
+    config = section()
+    groups = config["quantization_config"]["config_groups"]
+    groups["group_0"]["targets"] = targets
+    groups["group_1"] = {"targets": targets[-1:], "weights": SAYS | other}
+    if not other:
+        read(stored(), config)
+        return
+    with pytest.raises(BadInputError, match=f"{targets[-1]!r} is a target of group_0 and group_1"):
+        read(stored(), config)
+
+
+@pytest.mark.parametrize("path", ["up", "re:.*u"])
+def test_a_quantized_layer_that_the_config_ignores_is_refused(path):
+    config = section()
+    config["quantization_config"]["ignore"] = ["lm_head", path]
+    with pytest.raises(BadInputError, match=r"up: config.json has it under `ignore`; stored is"):
+        read(stored(), config)
 
 
 def test_columns_in_another_order_are_refused():
