@@ -20,7 +20,7 @@ from ..common.dtypes import CODE, FLOATS, NUMPY, dtype_of, unit_roundoff
 from ..values import Array
 from .codebooks import CODES, GLOBAL, SCALES, gaps
 from .packing import unpack
-from .rounding import TINY, half_of_tiny
+from .rounding import TINY, half_of_tiny, keeps_subnormal
 from .scheme import Scheme
 from .workspace import Room
 
@@ -79,10 +79,11 @@ def dequantize(parts: Parts, scheme: Scheme, room: Room | None = None) -> NDArra
 def dequantize_half(parts: Parts, scheme: Scheme, room: Room) -> Array | None:
     """Return what :func:`dequantize` gives, rounded to float16, in two thirds of the time; it lies in ROOM.
 
-    ``None`` unless scales and biases are float16, and no value of theirs is beyond it.
+    ``None`` unless scales and biases are float16, no value of theirs is beyond it, and the processor keeps
+    subnormal numbers.
     """
     affine = [parts[it] for it in ("scales", "biases")] if scheme.affine else []
-    if not affine or any(array.dtype != np.float16 for array in affine):
+    if not affine or any(array.dtype != np.float16 for array in affine) or not keeps_subnormal():
         return None
     scales, biases = (array.astype(np.float32) for array in affine)
     top = np.float32((1 << scheme.bits) - 1)

@@ -144,6 +144,12 @@ def _half(values: NDArray[np.float32], room: Room) -> Array:
     return made
 
 
+def keeps_subnormal() -> bool:
+    """Tell whether this thread computes with subnormal numbers: some libraries have the processor take them for 0."""
+    least = np.finfo(np.float32).smallest_normal
+    return bool(np.multiply(least, np.float32(0.5)) != 0)
+
+
 def half_of_tiny(values: NDArray[np.float32], room: Room) -> Array:
     """Return VALUES, ``TINY`` times what is meant and finite in float16, in it; they are overwritten.
 

@@ -205,3 +205,18 @@ def test_scales_that_are_not_finite_are_read_without_a_warning(scale):
     }
     assert np.isnan(dequantize(parts, scheme)).all()
     assert dequantize_half(parts, scheme, Room()) is None
+
+
+def test_subnormal_numbers_are_not_used_where_the_processor_takes_them_for_zero(monkeypatch):
+    """As it does in a thread of torch's after ``torch.set_flush_denormal(True)``."""
+    scheme = Scheme(4, 32)
+    parts = parts_of(weights((4, 64)), scheme)
+    halves = {name: parts[name].astype(np.float16) for name in ("scales", "biases")}
+    assert dequantize_half(parts | halves, scheme, Room()) is not None
+    torch = pytest.importorskip("torch")
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor always keeps them")
+    try:
+        assert dequantize_half(parts | halves, scheme, Room()) is None
+    finally:
+        torch.set_flush_denormal(False)
