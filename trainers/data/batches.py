@@ -170,8 +170,8 @@ class Order:
             whole = len(rows) - len(rows) % self._size  # what is left out is none of the longest
             kept = np.array(rows[:whole] or rows)
             if self._fitted:
-                return self._fitted.divided(kept, generator).tolist()
-            return alike(kept, self._widths, self._size).tolist()
+                return [*map(int, self._fitted.divided(kept, generator))]
+            return [*map(int, alike(kept, self._widths, self._size))]
         windows = (rows[at : at + self._window] for at in range(0, len(rows), self._window))
         return [row for window in windows for row in sorted(window, key=self._dataset.length)]
 

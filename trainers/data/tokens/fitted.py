@@ -37,8 +37,8 @@ class Fitted:
         self._grid = [values for values, _ in found]
         self._places = np.stack([places for _, places in found], 1)
         rows = generator.permutation(len(widths))[: len(widths) // size * size]
-        found = self._alike(rows).search(generator)
-        self._batches, self._enough = found.batches, found.padded * ENOUGH
+        begun = self._alike(rows).search(generator)
+        self._batches, self._enough = begun.batches, begun.padded * ENOUGH
 
     def divided(self, rows: Array, generator: np.random.Generator) -> Array:
         """Return ROWS, as many as fill the batches, so that those of a batch are behind one another.
