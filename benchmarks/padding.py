@@ -4,8 +4,9 @@
 
 Texts of this Python's standard library, coded by the tokenizer of the recipe `docstrings`: its docstrings with
 their functions as pairs, both alone, functions packed, and its source in paragraphs. The batches are those of an
-epoch. ``least`` is what batches of alike examples have, each padded to its longest: with one text an example, what no
-choice of lengths goes below; of pairs, what this division of them does not. Writes ``results/padding.json``.
+epoch; ``meet again`` is the share of the examples beside one that are beside it in the next epoch too. ``least`` is
+what batches of alike examples have, each padded to its longest: with one text an example, what no choice of lengths
+goes below; pairs are divided better than that. Writes ``results/padding.json``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import sysconfig
 import tempfile
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -24,11 +26,12 @@ from weighbridge.converters.values import Array
 from weighbridge.tests.support.side_by_side import machine
 from weighbridge.trainers import bundled
 from weighbridge.trainers.config import load_config, validate
-from weighbridge.trainers.data.batches import Dataset, Order, alike
+from weighbridge.trainers.data.batches import Dataset, Order
 from weighbridge.trainers.data.context import Context
 from weighbridge.trainers.data.pairs import Pairs
 from weighbridge.trainers.data.reading import read_splits
 from weighbridge.trainers.data.stdlib_pairs import extract_pairs
+from weighbridge.trainers.data.tokens.alike import alike
 
 RESULT = Path(__file__).parent / "results" / "padding.json"
 POSITIONS = 512
@@ -87,7 +90,19 @@ def padding(
         real += batch.tokens
         shapes.add(tuple(array.shape for array in ids))
         position += 1
-    return {"padding": round(padded / real, 4), "shapes": len(shapes), "batches": position}
+    found = {"padding": round(padded / real, 4), "shapes": len(shapes), "batches": position}
+    return found | {"meet again": meet_again(order, position)}
+
+
+def meet_again(order: Order, batches: int) -> float:
+    """Return the share of the examples beside one in ORDER that are beside it in the next epoch too, of BATCHES."""
+    first = {row: number for number in range(batches) for row in order[number]}
+    again, pairs = 0, 0
+    for position in range(batches, 2 * batches):
+        beside = Counter(first[row] for row in order[position] if row in first)
+        again += sum(count * (count - 1) for count in beside.values())
+        pairs += len(order[position]) * (len(order[position]) - 1)
+    return round(again / pairs, 3)
 
 
 def main() -> None:
@@ -103,9 +118,10 @@ def main() -> None:
             about |= {"tokens": [int(np.quantile(lengths, part)) for part in (0, 0.5, 1)]}
             for size in SIZES:
                 found = padding(dataset, size, grouped=True)
-                shuffled = padding(dataset, size, grouped=False)["padding"]
-                found |= {"least": least(each, size)}
-                rows.append(about | {"batch": size, **found, "not grouped": shuffled})
+                shuffled = padding(dataset, size, grouped=False)
+                found |= {"least": least(each, size), "not grouped": shuffled["padding"]}
+                found |= {"meet again, not grouped": shuffled["meet again"]}
+                rows.append(about | {"batch": size, **found})
                 print(rows[-1])
                 if name == "pairs" and size == SIZES[-1]:
                     found = padding(dataset, size, grouped=True, most=TOKENS)

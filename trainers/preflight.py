@@ -18,6 +18,7 @@ from ..converters.common.steps import step as announce
 from ..converters.values import Array
 from ..errors import MismatchError
 from .adapters import probe_values
+from .checks.corners import rounding_decides
 from .data.batches import Batch
 from .objectives.own import NAMED, PREFIX
 from .steps.base import Arrays, Step
@@ -171,7 +172,8 @@ def check_gradients(
     """Take the gradients of BATCH in every backend of STEPS and judge them.
 
     Where a value lies so near a corner of the loss that rounding decides its side, correct gradients
-    differ. What differs is therefore looked at once more at parameters beside these: a fault is there too.
+    differ. What differs is therefore looked at once more at parameters beside these, where a fault is too; and
+    the reference's own gradients have to change with its parameters' rounding: else the fault is here alone.
 
     Args:
         steps: by backend; the reference last.
@@ -186,8 +188,19 @@ def check_gradients(
         return checked
     beside = partial(probe_values, seed=seed + 1, beside=BESIDE)
     again = _compared(steps, parameters, batch, beside, tolerance)
-    notes = (CORNER.format(apart),)
-    return replace(again, probed=checked.probed, notes=notes) if again.ok else checked
+    reference = steps[[*steps][-1]]
+    if not again.ok or not _near_corner(reference, batch, seed, tolerance):
+        return checked
+    return replace(again, probed=checked.probed, notes=(CORNER.format(apart),))
+
+
+def _near_corner(reference: Differentiated, batch: Batch, seed: int, tolerance: float) -> bool:
+    """Return whether rounding decides gradients of REFERENCE where they were compared; it keeps its values."""
+    own = reference.trainable()
+    probed = probe_values(own, seed=seed)
+    found = rounding_decides(reference, probed, batch, seed=seed, tolerance=tolerance)
+    reference.assign(own)
+    return found
 
 
 def _compared(

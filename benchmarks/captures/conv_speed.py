@@ -32,7 +32,8 @@ from mlx import nn  # noqa: E402
 
 from weighbridge.converters.captures import capture  # noqa: E402
 from weighbridge.converters.captures.torch_to_mlx.dtypes import to_mlx  # noqa: E402
-from weighbridge.tests.support.side_by_side import keep_freed_memory, machine  # noqa: E402
+from weighbridge.tests.support.side_by_side import machine  # noqa: E402
+from weighbridge.trainers.memory.freed import kept  # noqa: E402
 
 RESULT: Final = Path(__file__).parents[1] / "results" / "conv_speed.json"
 BATCH, WIDTH, GROUPS, BLOCKS = 4, 32, 8, 3
@@ -139,8 +140,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeat", type=int, default=9)
     repeat = parser.parse_args().repeat
-    keep_freed_memory()
-    rows = [row for network in NETWORKS for row in measured(*network, repeat)]
+    with kept():
+        rows = [row for network in NETWORKS for row in measured(*network, repeat)]
     document = {"rows": rows, "bar": BAR, "repeat": repeat, "machine": machine()}
     RESULT.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 

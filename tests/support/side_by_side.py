@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import shutil
@@ -25,18 +24,6 @@ print(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss)
 """
 UNMEASURED = 2  # rounds; in the first ones the system finds memory for its cache
 PEAK_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes, of ru_maxrss
-
-
-def keep_freed_memory() -> None:
-    """Let this process keep what it frees, where the C library is glibc.
-
-    By its defaults arrays of some 100 KB are given back to the system and taken again, or not, by the order in
-    which they are freed: processor time of one and the same computation in MLX varied by a tenth with it.
-    """
-    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
-        trim, top_pad, mmap = -1, -2, -3  # of malloc.h
-        for option, size in ((trim, 2**31 - 1), (top_pad, 1 << 26), (mmap, 1 << 30)):
-            ctypes.CDLL(None).mallopt(option, size)
 
 
 class Run(NamedTuple):

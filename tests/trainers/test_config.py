@@ -297,3 +297,10 @@ def test_a_folders_own_validation_split_is_named_and_no_share_is_taken_in_its_pl
     with pytest.raises(MismatchError, match="not valid") as caught:
         load_config(None, [*given, "data.validation=0.2"])
     assert "data.validation: 0.2 asks for a share, and" in caught.value.problems[0]
+
+
+def test_no_lengths_are_chosen_for_both_texts_as_a_page_of_the_recipes_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("WEIGHBRIDGE_CACHE", str(tmp_path))  # where bundled data would lie
+    assert load_config("docstrings").data.lengths.query == (16,)
+    chosen = load_config("docstrings", ["data.lengths={}"]).data.lengths
+    assert (chosen.query, chosen.document) == (None, None)

@@ -94,6 +94,23 @@ def test_a_fault_is_refused_at_a_corner_too():
     assert not check_gradients(steps, PARAMETERS, BATCH, seed=0, tolerance=1e-4).ok
 
 
+class Exactly(Cornered):
+    """A slope that is wrong at the value that the parameter has, and right beside it; no corner is near."""
+
+    def gradients(self, batch):
+        loss, found = super().gradients(batch)
+        wrong = 0.5 * bool((self.value == 1).all())
+        return loss, {"model.w": found["model.w"] + wrong}
+
+
+def test_a_fault_that_shows_at_exact_values_alone_is_refused():
+    checked = check_gradients(
+        {"mlx": Exactly(1.0), "torch": Cornered(1.0)}, PARAMETERS, BATCH, seed=0, tolerance=1e-4
+    )
+    assert not checked.ok
+    assert "corner" not in checked.summary()
+
+
 def test_the_advice_freezes_nothing_that_has_a_gradient():
     names = ("model.base.mask", "model.base.dense.weight", "model.base.pooler.dense.bias")
     parameters = dict.fromkeys(names, Parameter((2,), True))

@@ -17,6 +17,7 @@ from ..steps.base import Measures, Step
 from ..tasks import build_task
 from .phases import phases
 
+TURNS: Final = 10  # in which phases are timed, at least: in fewer, what other programs do shows
 WARM: Final = 2  # updates before the clock runs: kernels are compiled in them
 Figures = dict[str, Any]
 
@@ -44,7 +45,7 @@ def _measured(config: TrainConfig, backend: str, updates: int, *, lazy: bool) ->
         found["peak_memory_mb"] = round(step.peak_memory() / MEGABYTE, 1)
         batch = trained.batch
     found |= _inference(step, batch, updates)
-    apart = phases(step, batch, rate, updates)
+    apart = phases(step, batch, rate, max(updates, TURNS))
     found |= {"phases": apart.milliseconds, "phases_percent": apart.percent}
     return found | {"device": step.device}
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 import numpy as np
 
 from ...converters.values import Array
 from ...errors import BadInputError
+from .tokens.alike import alike
+from .tokens.fitted import Fitted
 
 WINDOW: Final = 16  # batches whose examples are sorted by length together
-FEW: Final = 8  # batches that are divided in more ways
 
 
 class Batch(dict[str, Array]):
@@ -108,6 +109,9 @@ class Order:
         width = getattr(dataset, "width", dataset.length)
         rows = range(len(dataset) if self._by_width or most_tokens else 0)
         self._widths = np.array([np.atleast_1d(width(row)) for row in rows])
+        divides = self._by_width and Fitted.takes(self._widths, size)
+        random = np.random.Generator(np.random.PCG64([seed]))
+        self._fitted = Fitted(self._widths, size, random) if divides else None
         self._starts = [0]  # positions at which the epochs begin that were looked at
         self._kept: dict[int, list[list[int]]] = {}  # the batches of the last two of them
         self._lock = threading.Lock()  # threads that make batches ahead look at positions too
@@ -153,65 +157,23 @@ class Order:
         generator = np.random.Generator(np.random.PCG64([self._seed, epoch]))
         rows = generator.permutation(len(self._dataset)).tolist()
         grouped = self._window > self._size
-        whole = fill(self._alike(rows) if grouped else rows, self._size, self._keys)
+        like = self._alike(rows, generator) if grouped else rows
+        whole = fill(like, self._size, self._keys)
         batches = [part for batch in whole for part in self.divided(batch)]
         if not grouped and self._most is None:
             return batches
         return [batches[at] for at in generator.permutation(len(batches))]
 
-    def _alike(self, rows: list[int]) -> list[int]:
+    def _alike(self, rows: list[int], generator: np.random.Generator) -> list[int]:
         """Return ROWS with like ones together: of one padded length, or in windows by their lengths."""
         if self._by_width:
             whole = len(rows) - len(rows) % self._size  # what is left out is none of the longest
-            found = alike(np.array(rows[:whole] or rows), self._widths, self._size)
-            return [*map(int, found)]
+            kept = np.array(rows[:whole] or rows)
+            if self._fitted:
+                return [*map(int, self._fitted.divided(kept, generator))]
+            return [*map(int, alike(kept, self._widths, self._size))]
         windows = (rows[at : at + self._window] for at in range(0, len(rows), self._window))
         return [row for window in windows for row in sorted(window, key=self._dataset.length)]
-
-
-def alike(rows: Array, widths: Array, size: int) -> Array:
-    """Return ROWS so that every SIZE of them have like WIDTHS, which are padded to their largest.
-
-    They are divided in two, in one of the ``ways`` and where the padded lengths of both sides are least,
-    and each side likewise, down to batches. Rows of the same widths keep their order.
-
-    Args:
-        rows: numbers of rows.
-        widths: padded lengths, shape ``(all rows, fields)``.
-        size: rows of a batch.
-
-    >>> alike(np.arange(6), np.array([[9, 1], [1, 9], [2, 2], [9, 1], [1, 9], [2, 2]]), 2).tolist()
-    [1, 4, 2, 5, 0, 3]
-    """
-    found = widths[rows]
-    if len(rows) <= size or (found == found[0]).all():
-        return rows
-    cuts = np.arange(size, len(rows), size)
-    best = []
-    for order in ways(found, few=len(cuts) < FEW):
-        below = np.maximum.accumulate(found[order]).sum(1)[cuts - 1]
-        above = np.maximum.accumulate(found[order][::-1])[::-1].sum(1)[cuts]
-        cost = cuts * below + (len(rows) - cuts) * above
-        best.append((int(cost.min()), int(cuts[cost.argmin()]), rows[order]))
-    _, cut, ordered = min(best, key=lambda way: way[0])
-    return np.concatenate([alike(part, widths, size) for part in np.split(ordered, [cut])])
-
-
-def ways(widths: Array, *, few: bool) -> Iterator[Array]:
-    """Yield orders of rows of WIDTHS, shape ``(rows, fields)``, that cuts may divide.
-
-    By one of the fields; and where there are FEW rows so too behind, or before, those that are wider than
-    some width in another field: so one batch takes what is long there, whatever it is here.
-    """
-    fields = range(widths.shape[1])
-    for field in fields:
-        order = widths[:, field].argsort(kind="stable")
-        yield order
-        for other in fields if few else ():
-            for most in np.unique(widths[:, other])[:-1] if other != field else ():
-                wide = widths[order, other] > most
-                yield np.concatenate([order[~wide], order[wide]])
-                yield np.concatenate([order[wide], order[~wide]])
 
 
 def fill(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypedDict, Unpack
@@ -30,6 +30,7 @@ from ..checks.explained import explained
 from ..checks.hardest import hardest_batches
 from ..config import TrainConfig, differences, dump_config, load_config
 from ..export import check_result
+from ..memory.freed import kept
 from ..preflight import (
     Differentiated,
     Preflight,
@@ -202,15 +203,18 @@ def preflight(config: TrainConfig, *, backend: str = "mlx") -> Preflight:
         return _check(task, config, make_step(backend, task, config))
 
 
-def computing(backend: str, config: TrainConfig) -> AbstractContextManager[None]:
-    """Return a block in which BACKEND computes where CONFIG says.
+@contextmanager
+def computing(backend: str, config: TrainConfig) -> Iterator[None]:
+    """Let BACKEND compute where CONFIG says in the block, and keep freed memory if CONFIG says so.
 
     Raises:
         BadInputError: on entering it in MLX: a GPU is wanted, and there is none.
     """
     from ...converters.runtimes.blas import mlx_on
 
-    return mlx_on(config.device) if backend == "mlx" else nullcontext()
+    where = mlx_on(config.device) if backend == "mlx" else nullcontext()
+    with kept(config.keep_freed), where:
+        yield
 
 
 def make_step(backend: str, task: Task, config: TrainConfig, ranks: Ranks = ALONE) -> Step:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from ...errors import TooLittleMemoryError
 from ..config import TrainConfig
 from ..memory.advice import budget
+from ..memory.freed import give_back
 from ..memory.readings import read_memory
 from .carried import Carried
 from .journal import Record, append_record, read_records
@@ -103,6 +104,7 @@ def memory_used(megabytes: float | None) -> float:
     Args:
         megabytes: the budget; ``None`` is the memory of the GPU, or else of the machine.
     """
+    give_back()  # what is kept of larger batches is not in use
     readings = read_memory()
     there = budget(readings)
     peak = there.name.replace("active", "peak")
@@ -127,6 +129,7 @@ def free_memory() -> None:
     torch = _imported("torch")
     if torch and torch.cuda.is_available():
         torch.cuda.empty_cache()
+    give_back()
 
 
 def _imported(name: str) -> Any:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from ..memory.freed import give_back
+
 PAUSE: Final = 0.1  # seconds between two looks at memory that is being freed
 SMALL: Final = 8 << 20  # bytes that MLX may hold without a look
 
@@ -50,6 +52,7 @@ def _give_back() -> None:
     while core and (held := core.get_active_memory()) > SMALL and held != before:
         before = held
         time.sleep(PAUSE)
+    give_back()
 
 
 def _resident() -> int:
