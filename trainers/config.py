@@ -88,8 +88,8 @@ class TrainConfig(Section):
         prefetch: batches that are made ahead of the updates that want them.
         device: where it computes: ``auto`` (a GPU where there is one), ``cpu`` or ``gpu``. A GPU is Metal or
             CUDA, in PyTorch Metal is ``mps``.
-        keep_freed: keep memory that was freed for the next arrays, which makes updates on a CPU of Linux up to a
-            seventh quicker; ``false`` gives it back to the system, as far as the C library does.
+        keep_freed: keep memory that was freed for the next arrays, so that updates on a CPU of Linux take the same time
+            each; ``false`` gives it back to the system, as far as the C library does.
         compile: compile the step; ``None`` does in MLX where it pays: on a GPU, and on a CPU the optimizer's
             update alone, where the run has enough updates of enough parameters. Not in PyTorch.
         watchdog: seconds that may pass without an update, a batch of a validation or a checkpoint being

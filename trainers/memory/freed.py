@@ -21,7 +21,7 @@ def kept(wanted: bool = True) -> Iterator[None]:
     """Let the process keep what it frees for its next arrays in the block, if that is WANTED; glibc alone is told.
 
     By its defaults memory of arrays is given back to the system and taken again, or not, by the order in which
-    they are freed: an update took up to a seventh longer so. Behind the block all goes back.
+    they are freed, and updates alike take other times. Behind the block all goes back.
     """
     library = _glibc() if wanted else None
     _tell(library, KEPT)
