@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial, reduce
 from math import prod
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from ..captures.mlprogram.arithmetic import evaluate, in_order, rounds_to, tensors
+from ..maps.programs.preimages import neighbours
 from ..values import Array
 
 UNDONE: Final[Mapping[str, Any]] = {  # function of one tensor -> what undoes it
@@ -30,6 +32,11 @@ UNDONE_WITH: Final[Mapping[str, tuple[Any, Any]]] = {
 }
 
 
+# Last bits by which an exporter may have erred, the least first: `exp` of numpy in float32 does by two.
+REACH: Final = 2  # last bits of a number beside what leads there
+OFF: Final = tuple(sign * part / 4 for part in range(11) for sign in (1, -1))
+
+
 class Share(NamedTuple):
     """What a constant has of a tensor.
 
@@ -45,28 +52,67 @@ class Share(NamedTuple):
 
 
 def undone(expression: Any, made: Array) -> Array | None:
-    """Return the tensor of which EXPRESSION made MADE, in the dtype of MADE; ``None`` where nothing does.
+    """Return the tensor of which EXPRESSION made MADE, to the bit where it can; ``None`` where nothing does.
+
+    It has the dtype of MADE, or float32 where numbers of that dtype do not lead to all of MADE.
 
     >>> undone(["add", {"key": "w"}, 1.0], np.float32([1.5, 3]))
     array([0.5, 2. ], dtype=float32)
     """
-    value: Any = made.astype(np.float64)
-    rest = expression
+    back = way_back(expression)
+    if back is None:
+        return None
     with np.errstate(all="ignore"):
-        while isinstance(rest, list):
-            name, *parts = rest
-            at = next((n for n, part in enumerate(parts) if [*tensors(part)]), None)
-            if at is None:
-                return None
-            if len(parts) == 1 and name in UNDONE:
-                value = UNDONE[name](value)
-            elif len(parts) == 2 and name in UNDONE_WITH and isinstance(parts[1 - at], float):
-                value = UNDONE_WITH[name][at](value, parts[1 - at])
-            else:
-                return None
-            rest = parts[at]
-    again = evaluate(expression, lambda _kind, _name: value)
-    return np.asarray(value, made.dtype) if rounds_to(again, made) else None
+        exact = back(made.astype(np.float64))
+        again = evaluate(expression, lambda _kind, _name: exact)
+        return leading_to(made, expression, back) if rounds_to(again, made) else None
+
+
+def way_back(expression: Any) -> Callable[[Array], Array] | None:
+    """Return what computes the one tensor of EXPRESSION from its value, in float64; ``None`` where nothing does."""
+    steps: list[Callable[[Array], Array]] = []
+    while isinstance(expression, list):
+        name, *parts = expression
+        at = next((n for n, part in enumerate(parts) if [*tensors(part)]), None)
+        if at is None:
+            return None
+        if len(parts) == 1 and name in UNDONE:
+            steps.append(UNDONE[name])
+        elif len(parts) == 2 and name in UNDONE_WITH and isinstance(parts[1 - at], float):
+            steps.append(partial(UNDONE_WITH[name][at], c=parts[1 - at]))
+        else:
+            return None
+        expression = parts[at]
+    return lambda value: np.asarray(reduce(lambda it, step: step(it), steps, value))
+
+
+def leading_to(made: Array, expression: Any, back: Callable[[Array], Array]) -> Array:
+    """Return the numbers nearest to what BACK gives of which EXPRESSION, in float32, makes the bits of MADE.
+
+    Where several do, no one can tell which it was; where none of those near does, it is what BACK gives, rounded.
+
+    >>> decay = ["neg", ["exp", {"key": "w"}]]
+    >>> leading_to(np.float32([-2]), decay, lambda y: np.log(-y))
+    array([0.6931472], dtype=float32)
+    """
+
+    def leads(numbers: Array) -> Any:
+        return evaluate(expression, lambda *_: numbers, np.float32).astype(made.dtype) == made
+
+    wanted = made.astype(np.float64)
+    found, unit = made, np.spacing(np.abs(made)).astype(np.float64)
+    for dtype in dict.fromkeys((made.dtype, np.dtype("f4"))):
+        found = back(wanted).astype(dtype)
+        there = leads(found)
+        for off in OFF:
+            exact = back(wanted + off * unit)
+            rounded = exact.astype(dtype)
+            for other in (rounded, *neighbours(rounded, exact, REACH)):
+                if there.all():
+                    return found
+                found = np.where(~there & (now := leads(other)), other, found)
+                there |= now
+    return found
 
 
 def shares(expression: Any, made: Array, read: Callable[[str, str], Array]) -> list[Share] | None:
