@@ -25,7 +25,7 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map_only
 
 from ...errors import UnsupportedError
-from ..captures import rewrites
+from ..captures import rewrites, scattering
 from ..captures.interpolated.graphs import (
     CUBIC,
     LINEAR,
@@ -137,8 +137,22 @@ def group_norm(  # torch's own arguments
 
 
 def scatter_value(x: Tensor, dim: int, index: Tensor, value: float) -> Any:
-    """Rewrite a scatter of one number as one of tensors, of any size."""
+    """Rewrite a scatter of one number as one of tensors, or of any size."""
+    if varies(x, index):
+        return scattering.scatter_value(x, dim, index, value)
     return ATEN.scatter.src(x, dim, index, (index * 0).to(x.dtype) + value)
+
+
+def where_sizes_vary(rewrite: Any) -> Callable[..., Any]:
+    """Return REWRITE of a scatter of sizes that vary, which coremltools does not translate."""
+    return lambda x, dim, index, source: (
+        rewrite(x, dim, index, source) if varies(x, index) else NotImplemented
+    )
+
+
+def varies(*tensors: Tensor) -> bool:
+    """Say whether a size of one of TENSORS varies."""
+    return any(not isinstance(size, int) for it in tensors for size in it.shape)
 
 
 def grid(theta: Tensor, size: list[int], aligned: bool) -> Any:
@@ -173,7 +187,10 @@ MISTRANSLATED: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.group_norm.default: group_norm,
     ATEN.pad.default: rewrites.pad,
     ATEN.rrelu.default: rewrites.rrelu,  # coremltools draws nothing in training either
+    ATEN.scatter.src: where_sizes_vary(scattering.scatter),
     ATEN.scatter.value: scatter_value,
+    ATEN.scatter_add.default: where_sizes_vary(scattering.scatter_add),
+    ATEN.scatter_reduce.two: scattering.scatter_reduce,
     ATEN.rms_norm.default: rms_norm,
     **{it: rewrites.corrected(it) for it in (ATEN.std.correction, ATEN.var.correction)},
     **{it: rewrites.place_in_all(it) for it in (ATEN.argmax.default, ATEN.argmin.default)},
