@@ -135,15 +135,14 @@ def shares(expression: Any, made: Array, read: Callable[[str, str], Array]) -> l
             found = shares(inner, in_order(made, *np.argsort(np.asarray(blocks, int))), read)
         case ["rows", {"key": name}, start, _]:
             found = [Share(name, made, int(start))]
+        case ["repeat", inner, times]:
+            found = shares(inner, made[: len(made) // int(times)], read)
         case ["picked", {"key": name}, *rows]:
             table: Array = np.zeros_like(read("key", name), made.dtype)
             table[np.asarray(rows, int)] = made.reshape(table.shape[1], -1).T
             found = [Share(name, table)] if len({*rows}) == len(table) else None
         case ["join", axis, *parts]:
-            sizes = [evaluate(part, read).shape[int(axis)] for part in parts]
-            cut = np.split(made, np.cumsum(sizes)[:-1], int(axis))
-            of_each = [shares(*it, read) for it in zip(parts, cut, strict=True)]
-            found = None if None in of_each else [share for it in of_each for share in it or ()]
+            found = of_joined(parts, made, int(axis), read)
         case ["_weight_norm" | "add", {"key": name}, {"key": other}, *axis]:
             known = read("key", other).reshape(made.shape) if not axis else 0
             found = [Share(name, made - known)]
@@ -151,6 +150,17 @@ def shares(expression: Any, made: Array, read: Callable[[str, str], Array]) -> l
         case _ if (back := undone(expression, made)) is not None:
             found = [Share(name, back) for name in tensors(expression)]
     return found
+
+
+def of_joined(
+    parts: Iterable[Any], made: Array, axis: int, read: Callable[[str, str], Array]
+) -> list[Share] | None:
+    """Return what MADE, PARTS side by side along AXIS, has of the tensors of each; see ``shares``."""
+    parts = [*parts]
+    sizes = [evaluate(part, read).shape[axis] for part in parts]
+    cut = np.split(made, np.cumsum(sizes)[:-1], axis)
+    of_each = [shares(*it, read) for it in zip(parts, cut, strict=True)]
+    return None if None in of_each else [share for it in of_each for share in it or ()]
 
 
 def norms_of(made: Array, axis: int) -> Array:
