@@ -33,7 +33,7 @@ from .captures.rewrites import (
     vector_norm,
     windows,
 )
-from .captures.scattering import scatter_add, scatter_reduce, scatter_value
+from .captures.scattering import index_add, index_copy, scatter_add, scatter_reduce, scatter_value
 from .captures.spectra.graphs import as_products
 from .captures.tracing import unused_left_out
 
@@ -211,6 +211,8 @@ SUMS: Final[Mapping[Any, Callable[..., Any]]] = {
 EARLY: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.affine_grid_generator.default: affine_grid,
     **dict.fromkeys((ATEN.grid_sampler.default, ATEN.grid_sampler_2d.default), sampled),
+    ATEN.index_add.default: index_add,
+    ATEN.index_copy.default: index_copy,
     ATEN.linalg_vector_norm.default: vector_norm,
     ATEN.logaddexp.default: logaddexp,
     ATEN.logcumsumexp.default: running(logaddexp),

@@ -69,6 +69,23 @@ def scatter_value(x: Tensor, dim: int, index: Tensor, value: float) -> Any:
     return torch.where(found[0].any(found[1] + 1), torch.full_like(x, value), x)
 
 
+def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Any:
+    """Return X with slices of SOURCE added, ALPHA times, where INDEX says."""
+    return scatter_add(
+        x, dim, of_slices(index, dim, source), source if alpha == 1 else source * alpha
+    )
+
+
+def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
+    """Return X with slices of SOURCE where INDEX says."""
+    return scatter(x, dim, of_slices(index, dim, source), source)
+
+
+def of_slices(index: Tensor, dim: int, source: Tensor) -> Tensor:
+    """Return INDEX of slices of SOURCE along DIM for each of their elements."""
+    return index.reshape(-1, *[1] * (source.ndim - dim % source.ndim - 1)).expand(source.shape)
+
+
 def cut(source: Tensor, index: Tensor, x: Tensor, dim: int) -> Tensor:
     """Return those elements of SOURCE that INDEX has a place for, zeros where X has more along other axes than DIM."""
     for axis, size in enumerate(index.shape):

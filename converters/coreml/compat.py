@@ -225,6 +225,8 @@ DECOMPOSITIONS: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.alias.default: ATEN.clone.default,
     ATEN.bitwise_or.Tensor: boolean_or,
     ATEN.bucketize.Tensor: bucketize,
+    ATEN.index_add.default: scattering.index_add,
+    ATEN.index_copy.default: scattering.index_copy,
     ATEN.median.default: median_of_all,
     ATEN.median.dim: median,
     ATEN.unfold.default: windows,

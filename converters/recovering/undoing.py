@@ -131,25 +131,49 @@ def shares(expression: Any, made: Array, read: Callable[[str, str], Array]) -> l
     match expression:
         case {"key": name}:
             found = [Share(name, made.reshape(read("key", name).shape))]
-        case ["order", inner, *blocks]:
-            found = shares(inner, in_order(made, *np.argsort(np.asarray(blocks, int))), read)
+        case ["order" | "repeat" as how, inner, *blocks]:
+            found = shares(inner, first_or_ordered(how, made, blocks), read)
         case ["rows", {"key": name}, start, _]:
             found = [Share(name, made, int(start))]
-        case ["repeat", inner, times]:
-            found = shares(inner, made[: len(made) // int(times)], read)
         case ["picked", {"key": name}, *rows]:
-            table: Array = np.zeros_like(read("key", name), made.dtype)
-            table[np.asarray(rows, int)] = made.reshape(table.shape[1], -1).T
-            found = [Share(name, table)] if len({*rows}) == len(table) else None
+            found = of_picked(name, rows, made, len(read("key", name)))
         case ["join", axis, *parts]:
             found = of_joined(parts, made, int(axis), read)
         case ["_weight_norm" | "add", {"key": name}, {"key": other}, *axis]:
-            known = read("key", other).reshape(made.shape) if not axis else 0
-            found = [Share(name, made - known)]
-            found += [Share(other, norms_of(made, int(it))) for it in axis]
+            found = of_two(name, other, made, *map(int, axis), read=read)
         case _ if (back := undone(expression, made)) is not None:
             found = [Share(name, back) for name in tensors(expression)]
     return found
+
+
+def first_or_ordered(how: str, made: Array, blocks: list[Any]) -> Array:
+    """Return MADE before its rows were put in the ORDER of BLOCKS, or REPEATed as often as it says."""
+    if how == "repeat":
+        return made[: len(made) // int(blocks[0])]
+    return in_order(made, *np.argsort(np.asarray(blocks, int)))
+
+
+def of_picked(name: str, rows: list[Any], made: Array, count: int) -> list[Share] | None:
+    """Return what MADE, ROWS of the tensor NAME as columns, has of it: all, if it has all COUNT rows."""
+    if len({*rows}) != count:
+        return None
+    table: Array = np.zeros((count, made.size // len(rows)), made.dtype)
+    table[np.asarray(rows, int)] = made.reshape(table.shape[1], -1).T
+    return [Share(name, table)]
+
+
+def of_two(
+    name: str,
+    other: str,
+    made: Array,
+    axis: int | None = None,
+    *,
+    read: Callable[[str, str], Array],
+) -> list[Share]:
+    """Return what MADE has of the tensor NAME, and of OTHER: their sum, or a weight with norms along AXIS."""
+    if axis is None:
+        return [Share(name, made - read("key", other).reshape(made.shape))]
+    return [Share(name, made), Share(other, norms_of(made, axis))]
 
 
 def of_joined(

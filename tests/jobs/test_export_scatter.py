@@ -28,6 +28,7 @@ class Put(nn.Module):
         )  # fmt: skip
         x = x.scatter_reduce(-1, several, given, "mean", include_self=False)
         x = x.scatter_reduce(-1, several, given, "amax").scatter_add(-1, several, given)
+        x = x.index_add(-1, self.several, given).index_copy(-1, self.single[:4], given[..., :4])
         return x.scatter(-1, single[..., :4], 0.5) + torch.zeros_like(x).scatter(-1, single, given)
 
 

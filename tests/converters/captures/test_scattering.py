@@ -41,6 +41,21 @@ def test_what_is_put_is_what_torch_puts(case):
     assert torch.equal(scattering.scatter_add(*whole), torch.scatter_add(*whole))
 
 
+@given(st.integers(-3, 2), st.integers(0, 99))
+def test_slices_are_put_and_added_as_torch_does(dim, seed):
+    torch.manual_seed(seed)
+    x, size = torch.randn(3, 4, 5), [3, 4, 5]
+    size[dim] = 2
+    index, source = torch.randperm(x.shape[dim])[:2], torch.randn(size)
+    torch.testing.assert_close(
+        scattering.index_add(x, dim, index, source, alpha=2),
+        x.index_add(dim, index, source, alpha=2),
+    )
+    assert torch.equal(
+        scattering.index_copy(x, dim, index, source), x.index_copy(dim, index, source)
+    )
+
+
 @pytest.mark.parametrize("last", [True, False])
 @pytest.mark.parametrize("mode", [0, 1, 2])
 @given(st.lists(st.integers(0, 17), max_size=4), st.integers(-1, 5), st.integers(0, 99))
