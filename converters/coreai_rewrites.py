@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from .captures.einsums import einsum
 from .captures.interpolated.graphs import (
     CUBIC,
     LINEAR,
@@ -211,6 +212,7 @@ SUMS: Final[Mapping[Any, Callable[..., Any]]] = {
 EARLY: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.affine_grid_generator.default: affine_grid,
     **dict.fromkeys((ATEN.grid_sampler.default, ATEN.grid_sampler_2d.default), sampled),
+    ATEN.einsum.default: einsum,
     ATEN.index_add.default: index_add,
     ATEN.index_copy.default: index_copy,
     ATEN.linalg_vector_norm.default: vector_norm,

@@ -105,9 +105,10 @@ def meant_for(x: Tensor, dim: int, index: Tensor) -> tuple[Tensor, int] | None:
 
     ``None`` where the places vary, or where there are too many.
     """
-    known: list[Any] = [it for it in index.shape if isinstance(it, int)]
+    sizes: list[Any] = [*index.shape]
+    known = prod(it for it in sizes if isinstance(it, int))
     dim = dim % x.ndim if x.ndim else 0
-    if not x.ndim or not isinstance(x.shape[dim], int) or x.shape[dim] * prod(known) > MOST:
+    if not x.ndim or not isinstance(x.shape[dim], int) or x.shape[dim] * known > MOST:
         return None
     index = filled(index, x, dim, -1)
     places = torch.arange(x.shape[dim], device=x.device).reshape(-1, *[1] * (x.ndim - dim))

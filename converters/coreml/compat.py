@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_map_only
 
 from ...errors import UnsupportedError
 from ..captures import rewrites, scattering
+from ..captures.einsums import REST, einsum
 from ..captures.interpolated.graphs import (
     CUBIC,
     LINEAR,
@@ -155,6 +156,11 @@ def varies(*tensors: Tensor) -> bool:
     return any(not isinstance(size, int) for it in tensors for size in it.shape)
 
 
+def with_letters(equation: str, operands: list[Tensor], **_: Any) -> Any:
+    """Rewrite an einsum with dots for axes, which coremltools does not count."""
+    return einsum(equation, operands) if REST in equation else NotImplemented
+
+
 def grid(theta: Tensor, size: list[int], aligned: bool) -> Any:
     """Rewrite the places of an affine grid, those of boxes as torch does."""
     flat = affine_grid(theta, size, aligned)
@@ -183,6 +189,7 @@ MISTRANSLATED: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.clamp_max.default: lambda x, most: clamp(x, None, most),
     ATEN.clamp_min.default: clamp,
     ATEN.cosine_similarity.default: cosine_similarity,
+    ATEN.einsum.default: with_letters,
     ATEN.gelu.default: gelu,
     ATEN.group_norm.default: group_norm,
     ATEN.pad.default: rewrites.pad,

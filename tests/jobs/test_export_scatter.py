@@ -1,4 +1,4 @@
-"""Modules that put or join elements where an index says, and bags of rows, go to every format."""
+"""Modules that put or join elements where an index says, bags of rows, and sums by letters go to every format."""
 
 import pytest
 import torch
@@ -44,6 +44,24 @@ class Bags(nn.Module):
         return self.mean(input_ids) + self.most(input_ids)
 
 
+class Letters(nn.Module):
+    """Sums of products that are no products of matrices, and such with dots for axes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x):
+        alike = torch.einsum("bsd,bsd->bs", x, self.layer(x))
+        return torch.einsum("...d,de->...e", x, self.layer.weight) + alike.unsqueeze(-1)
+
+
+def letters() -> modules.Built:
+    """Return the module of sums, with what it takes."""
+    torch.manual_seed(0)
+    return lively(Letters()), modules.signature({"x": ("float32", "hidden")}, 16)
+
+
 def put() -> modules.Built:
     """Return the module that puts, with what it takes."""
     torch.manual_seed(0)
@@ -58,8 +76,8 @@ def bags() -> modules.Built:
     return lively(Bags()), Signature((ids,), (Port("y", "float32", ("batch", 16), "hidden"),))
 
 
-QUICK = {("put", "coreml"), ("bags", "onnx")}
-CASES = [(name, form) for name in ("put", "bags") for form in FORMS]
+QUICK = {("put", "coreml"), ("bags", "onnx"), ("letters", "coreai")}
+CASES = [(name, form) for name in ("put", "bags", "letters") for form in FORMS]
 
 
 @pytest.mark.parametrize(
