@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from .captures.einsums import einsum
 from .captures.interpolated.graphs import (
     CUBIC,
     LINEAR,
@@ -34,7 +33,14 @@ from .captures.rewrites import (
     vector_norm,
     windows,
 )
-from .captures.scattering import index_add, index_copy, scatter_add, scatter_reduce, scatter_value
+from .captures.rewriting.einsums import einsum
+from .captures.rewriting.scattering import (
+    index_add,
+    index_copy,
+    scatter_add,
+    scatter_reduce,
+    scatter_value,
+)
 from .captures.spectra.graphs import as_products
 from .captures.tracing import unused_left_out
 

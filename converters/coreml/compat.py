@@ -25,8 +25,7 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map_only
 
 from ...errors import UnsupportedError
-from ..captures import rewrites, scattering
-from ..captures.einsums import REST, einsum
+from ..captures import rewrites
 from ..captures.interpolated.graphs import (
     CUBIC,
     LINEAR,
@@ -46,6 +45,8 @@ from ..captures.rewrites import (
     median_of_all,
     windows,
 )
+from ..captures.rewriting import scattering
+from ..captures.rewriting.einsums import REST, einsum
 from ..captures.scans import SCAN, doubled
 from ..captures.spectra.graphs import as_products
 from ..common.hints import counted

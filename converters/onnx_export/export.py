@@ -29,8 +29,8 @@ from ..captures.rewrites import (
     of_all,
     rrelu,
 )
+from ..captures.rewriting.scattering import scatter_reduce
 from ..captures.scans import SCAN, stepped
-from ..captures.scattering import scatter_reduce
 from ..captures.spectra.graphs import as_products
 from ..captures.tracing import unused_left_out
 from ..common.memory import pass_on_shortage

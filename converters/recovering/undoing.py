@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ..captures.mlprogram.arithmetic import evaluate, in_order, rounds_to, tensors
-from ..maps.programs.preimages import neighbours
+from ..common.dtypes import neighbours
 from ..values import Array
 
 UNDONE: Final[Mapping[str, Any]] = {  # function of one tensor -> what undoes it

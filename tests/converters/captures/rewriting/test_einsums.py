@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from weighbridge.converters.captures.einsums import einsum
+from weighbridge.converters.captures.rewriting.einsums import einsum
 
 SIZES = {"b": 2, "s": 3, "d": 4, "e": 5}
 

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weighbridge.converters.captures import scattering
 from weighbridge.converters.captures.rewrites import embedding_bag
+from weighbridge.converters.captures.rewriting import scattering
 
 ATEN = torch.ops.aten
 
