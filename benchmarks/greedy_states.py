@@ -6,6 +6,8 @@ A package runs in our evaluator, its states in half precision, an asset in Apple
 float32. Written to ``results/greedy_states.json`` is how many tokens are the same up to the first that is not, and of
 that one: by how much transformers' score of its own choice is the larger, the error of ours there, and the
 error of transformers itself in half precision. Random models have ties; a real fault errs by more than the latter.
+Of each text of a package it also says how long transformers in float32 stays the same with weights rounded to float16:
+where that parts as early, no wider arithmetic helps a package whose weights have 16 bits.
 """
 
 from __future__ import annotations
@@ -59,24 +61,40 @@ def text(call: Call, ids: np.ndarray) -> tuple[list[int], list[np.ndarray]]:
     return tokens, scores
 
 
-def compared(source: Path, kind: Any, begin: Callable[[], Call], ids: np.ndarray) -> dict[str, Any]:
-    """Return how far the text after IDS is the one of SOURCE, a directory of KIND, and the errors where it parts."""
-    exact = kind.from_pretrained(source)
-    found = exact.generate(
+def generated(model: Any, ids: np.ndarray) -> Any:
+    """Return how MODEL of transformers goes on after IDS, with its scores."""
+    return model.generate(
         torch.from_numpy(ids), max_new_tokens=NEW, do_sample=False, eos_token_id=None,
         pad_token_id=0, output_logits=True, return_dict_in_generate=True,
     )  # fmt: skip
+
+
+def parting(one: list[int], other: list[int]) -> int:
+    """Return how many tokens are the same up to the first that is not."""
+    return next((at for at in range(NEW) if one[at] != other[at]), NEW)
+
+
+def of_rounded(source: Path, kind: Any, ids: np.ndarray, wanted: list[int]) -> int:
+    """Return how many tokens after IDS are those WANTED where only the weights of SOURCE are rounded to float16."""
+    rounded = kind.from_pretrained(source, dtype=torch.float16).float()
+    return parting(generated(rounded, ids).sequences[0, LENGTH:].tolist(), wanted)
+
+
+def compared(source: Path, kind: Any, begin: Callable[[], Call], ids: np.ndarray) -> dict[str, Any]:
+    """Return how far the text after IDS is the one of SOURCE, a directory of KIND, and the errors where it parts."""
+    exact = kind.from_pretrained(source)
+    found = generated(exact, ids)
     wanted = found.sequences[0, LENGTH:].tolist()
     tokens, scores = text(begin(), ids)
-    at = next((i for i in range(NEW) if tokens[i] != wanted[i]), None)
-    if at is None:
-        return {"same": NEW}
+    at = parting(tokens, wanted)
+    about = {"same": at, "same with rounded weights": of_rounded(source, kind, ids, wanted)}
+    if at == NEW:
+        return about
     own = found.logits[at][0].float().numpy()
     half = kind.from_pretrained(source, dtype=torch.float16)
     with torch.no_grad():
         rounded = half(found.sequences[:, : LENGTH + at]).logits[0, -1].float().numpy()
-    return {
-        "same": at,
+    return about | {
         "chosen by": float(own[wanted[at]] - own[tokens[at]]),
         "error": float(np.abs(scores[at] - own).max()),
         "error of transformers in half precision": float(np.abs(rounded - own).max()),

@@ -51,6 +51,8 @@ PLAIN: Final = {
     "Core ML, mixed": "Core ML, mixed, without record",
 }
 NORMED: Final = re.compile(r"(.*parametrizations\.\w+\.original)([01])")  # torch's weight norm
+# What an exporter makes of tensors, by the ends of their names.
+MADE: Final = {"A_log": lambda w: -np.exp(w.astype(np.float32))}
 ONWARD: Final = "on to MLX"
 COLUMNS: Final = (*WAYS, *PLAIN.values(), ONWARD)
 UNITS: Final = 2  # of the last digit
@@ -139,7 +141,8 @@ def tensors(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 def beside(was: Mapping[str, Any], now: Mapping[str, Any], *, half: bool = False) -> Row:
     """Say what the tensors NOW are beside what they WERE; HALF of a file in float16."""
-    kinds = {name: kind(was[name], now[name], half=half) for name in was.keys() & now.keys()}
+    both = was.keys() & now.keys()
+    kinds = {name: kind(name, was[name], now[name], half=half) for name in both}
     for name in [name for name, it in kinds.items() if it == "differs"]:
         if (pair := pair_of(name, kinds)) and product(was, pair, half=half) == product(
             now, pair, half=half
@@ -153,8 +156,8 @@ def beside(was: Mapping[str, Any], now: Mapping[str, Any], *, half: bool = False
     }
 
 
-def kind(was: Any, now: Any, *, half: bool) -> str:
-    """Say what NOW is beside WAS."""
+def kind(name: str, was: Any, now: Any, *, half: bool) -> str:
+    """Say what NOW, the tensor NAME, is beside WAS."""
     if was.shape != now.shape:
         return "differs"
     if np.array_equal(was, now.astype(was.dtype)):
@@ -163,6 +166,9 @@ def kind(was: Any, now: Any, *, half: bool) -> str:
         return "rounded"
     if not now.any():
         return "zeros"
+    made = MADE.get(name.rpartition(".")[2])
+    if made and np.array_equal(*(made(it).astype("f2" if half else "f4") for it in (was, now))):
+        return "by value"
     unit = np.finfo(np.float16 if half else np.float32).eps
     scale = max(1.0, float(np.abs(was).max(initial=0)))  # of one plus a weight, as in Gemma's norms
     gap = float(np.abs(was.astype(np.float64) - now).max(initial=0))
@@ -207,7 +213,7 @@ def cell(found: Row) -> str:
         return "-"
     counts = [
         f"{found[it]} {it}"
-        for it in ("exact", "rounded", "near", "by product", "zeros", "differs")
+        for it in ("exact", "rounded", "near", "by value", "by product", "zeros", "differs")
         if it in found
     ]
     rest = [f"{len(found[it])} {it}" for it in ("absent", "unknown") if found[it]]

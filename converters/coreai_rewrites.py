@@ -33,6 +33,14 @@ from .captures.rewrites import (
     vector_norm,
     windows,
 )
+from .captures.rewriting.einsums import einsum
+from .captures.rewriting.scattering import (
+    index_add,
+    index_copy,
+    scatter_add,
+    scatter_reduce,
+    scatter_value,
+)
 from .captures.spectra.graphs import as_products
 from .captures.tracing import unused_left_out
 
@@ -42,7 +50,6 @@ if TYPE_CHECKING:
 ATEN: Final = torch.ops.aten
 LONG: Final = 1024  # elements; sums of fewer along one axis err about as PyTorch's
 PART: Final = 32  # elements of a long sum that are added one by one
-MOST: Final = 1 << 26  # numbers that an operation may be computed by
 
 
 def var(
@@ -81,23 +88,6 @@ def sort(x: Tensor, dim: int = -1, descending: bool = False, **_: Any) -> Any:
     if not x.ndim:
         return x.clone(), torch.zeros_like(x, dtype=torch.int64)
     return torch.topk(x, size, dim, descending)  # Core AI's gives the first of equal ones first
-
-
-def scatter_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
-    """Return X with elements of SOURCE added where INDEX says: each place sums those that are meant for it."""
-    dim %= x.ndim
-    sizes: list[Any] = [*x.shape, *index.shape]
-    if not all(isinstance(it, int) for it in sizes) or x.shape[dim] * index.numel() > MOST:
-        return NotImplemented
-    for axis, size in enumerate(index.shape):
-        source = source.narrow(axis, 0, size)
-    places = torch.arange(x.shape[dim], device=x.device).reshape(-1, *[1] * (x.ndim - dim))
-    meant = index.unsqueeze(dim) == places
-    added = torch.where(meant, source.unsqueeze(dim), torch.zeros_like(source).unsqueeze(dim))
-    added = added.sum(dim + 1)
-    ends = zip(x.shape, added.shape, strict=True)  # INDEX may be shorter along other axes
-    short = [part for whole, own in [*ends][::-1] for part in (0, whole - own)]
-    return x + (torch.constant_pad_nd(added, short) if any(short) else added)
 
 
 def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
@@ -228,6 +218,9 @@ SUMS: Final[Mapping[Any, Callable[..., Any]]] = {
 EARLY: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.affine_grid_generator.default: affine_grid,
     **dict.fromkeys((ATEN.grid_sampler.default, ATEN.grid_sampler_2d.default), sampled),
+    ATEN.einsum.default: einsum,
+    ATEN.index_add.default: index_add,
+    ATEN.index_copy.default: index_copy,
     ATEN.linalg_vector_norm.default: vector_norm,
     ATEN.logaddexp.default: logaddexp,
     ATEN.logcumsumexp.default: running(logaddexp),
@@ -254,6 +247,8 @@ REWRITES: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.median.dim: median,
     ATEN.remainder.Scalar: lambda x, y: torch.remainder(x, torch.full_like(x, y)),
     ATEN.scatter_add.default: scatter_add,
+    ATEN.scatter_reduce.two: scatter_reduce,
+    ATEN.scatter.value: scatter_value,  # whose writer (1.0.0b3) ends the process
     ATEN.sort.default: sort,
     ATEN.sort.stable: sort,
     ATEN.unfold.default: windows,

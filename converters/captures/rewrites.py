@@ -315,9 +315,49 @@ def nearest(x: Tensor, size: list[Any] | None, factors: list[float] | None = Non
     return _upsample_nearest_vec(x, size, factors)
 
 
+def embedding_bag(  # noqa: PLR0913, PLR0917  # of torch's own operation
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    _: bool = False,
+    mode: int = 0,
+    __: bool = False,
+    factors: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = -1,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the sum (MODE 0), mean (1) or maximum (2) of the rows of each bag, zeros of an empty one.
+
+    A bag is what lies between one of OFFSETS and the next. torch's other results are for its gradient.
+    """
+    rows = weight.index_select(0, indices)
+    rows = rows if factors is None else rows * factors.unsqueeze(-1)
+    places, starts = torch.arange(indices.shape[0], device=indices.device), offsets.unsqueeze(-1)
+    begun = torch.ge(places, starts).to(weight.dtype)
+    if include_last_offset:
+        inside = begun[:-1] - begun[1:]
+    else:
+        inside = begun - torch.cat([begun[1:], torch.zeros_like(begun[:1])])
+    if padding_idx is not None and padding_idx >= 0:
+        inside = inside * torch.ne(indices, padding_idx).to(weight.dtype)
+    count = inside.sum(-1, keepdim=True)
+    if mode == 2:
+        within = torch.gt(inside, 0).unsqueeze(-1)
+        most = torch.where(within, rows, torch.full_like(rows, -torch.inf)).amax(1)
+        found = torch.where(torch.gt(count, 0), most, torch.zeros_like(most))
+    else:
+        found = inside @ rows
+        found = found / torch.clamp_min(count, 1.0) if mode == 1 else found
+    return found, indices, offsets, offsets
+
+
 # What none of the formats has, or few.
 RARE: Final[Mapping[Any, Callable[..., Any]]] = {
     **dict.fromkeys((ATEN.copysign.Tensor, ATEN.copysign.Scalar), copysign),
+    **dict.fromkeys(
+        (ATEN._embedding_bag.default, ATEN._embedding_bag_forward_only.default), embedding_bag
+    ),
+    **dict.fromkeys((ATEN.embedding_bag.default, ATEN.embedding_bag.padding_idx), embedding_bag),
     ATEN.cummax.default: so_far(torch.ge),
     ATEN.cummin.default: so_far(torch.le),
     ATEN.kthvalue.default: smallest,

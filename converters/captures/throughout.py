@@ -22,9 +22,8 @@ MAKING: Final = frozenset(
     | {torch.zeros, *(getattr(torch, f"{it}_window") for it in WINDOWS)}
 )
 MAKING_LIKE: Final = frozenset({torch.arange, torch.full})
-LACKING: Final = (
-    "not implemented for"  # PyTorch's words for a dtype that its CPU lacks in an operation
-)
+# PyTorch's words for a dtype that its CPU lacks in an operation, those of its Fourier transforms last.
+LACKING: Final = ("not implemented for", "support tensors of type", "Unsupported dtype")
 
 
 class Asked(TorchFunctionMode):
@@ -52,19 +51,30 @@ class Asked(TorchFunctionMode):
             named.setdefault("dtype", self.dtype)  # a recorded graph is run again without this mode
         given = [*map(self._answered, args)]
         try:
-            return function(*given, **named)
-        except NotImplementedError as error:
-            if LACKING not in str(error) or function.__name__.endswith("_"):  # in place
+            found = function(*given, **named)
+            # There are no complex numbers of 16 bits to compute with: what is made of wider ones is rounded.
+            return tree_map_only(torch.Tensor, self._narrowed, found) if of_complex(args) else found
+        except RuntimeError as error:
+            lacks = any(words in str(error) for words in LACKING)
+            if not lacks or function.__name__.endswith("_"):  # in place
                 raise
             wide, all_named = tree_map_only(torch.Tensor, widened, (given, named))
             found = function(*wide, **all_named)
             return tree_map_only(torch.Tensor, self._narrowed, found)
 
     def _narrowed(self, found: torch.Tensor) -> torch.Tensor:
+        if found.is_complex():
+            real, imaginary = (it.to(self.dtype).float() for it in (found.real, found.imag))
+            return torch.complex(real, imaginary)
         return found.to(self.dtype) if found.is_floating_point() else found
 
     def _answered(self, value: Any) -> Any:
         return self.dtype if value is torch.float32 else value
+
+
+def of_complex(given: tuple[Any, ...]) -> bool:
+    """Say whether a tensor GIVEN has complex numbers."""
+    return any(isinstance(it, torch.Tensor) and it.is_complex() for it in given)
 
 
 def widened(given: torch.Tensor) -> torch.Tensor:

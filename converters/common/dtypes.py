@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final
 
@@ -60,3 +61,16 @@ def largest(name: str) -> float:
     65504.0
     """
     return float(ml_dtypes.finfo(dtype_of(name)).max)  # type: ignore[no-untyped-call]
+
+
+def neighbours(
+    found: np.ndarray[Any, Any], exact: np.ndarray[Any, Any], reach: int
+) -> Iterator[np.ndarray[Any, Any]]:
+    """Yield the numbers up to REACH last bits beside FOUND, the nearest to EXACT first."""
+    side = np.where(exact >= found.astype(np.float64), np.inf, -np.inf)
+    ends = side.astype(found.dtype), (-side).astype(found.dtype)
+    moved = [found, found]
+    for _ in range(reach):
+        for at, end in enumerate(ends):
+            moved[at] = np.nextafter(moved[at], end)
+            yield moved[at]

@@ -45,6 +45,8 @@ from ..captures.rewrites import (
     median_of_all,
     windows,
 )
+from ..captures.rewriting import scattering
+from ..captures.rewriting.einsums import REST, einsum
 from ..captures.scans import SCAN, doubled
 from ..captures.spectra.graphs import as_products
 from ..common.hints import counted
@@ -137,8 +139,27 @@ def group_norm(  # torch's own arguments
 
 
 def scatter_value(x: Tensor, dim: int, index: Tensor, value: float) -> Any:
-    """Rewrite a scatter of one number as one of tensors, of any size."""
+    """Rewrite a scatter of one number as one of tensors, or of any size."""
+    if varies(x, index):
+        return scattering.scatter_value(x, dim, index, value)
     return ATEN.scatter.src(x, dim, index, (index * 0).to(x.dtype) + value)
+
+
+def where_sizes_vary(rewrite: Any) -> Callable[..., Any]:
+    """Return REWRITE of a scatter of sizes that vary, which coremltools does not translate."""
+    return lambda x, dim, index, source: (
+        rewrite(x, dim, index, source) if varies(x, index) else NotImplemented
+    )
+
+
+def varies(*tensors: Tensor) -> bool:
+    """Say whether a size of one of TENSORS varies."""
+    return any(not isinstance(size, int) for it in tensors for size in it.shape)
+
+
+def with_letters(equation: str, operands: list[Tensor], **_: Any) -> Any:
+    """Rewrite an einsum with dots for axes, which coremltools does not count."""
+    return einsum(equation, operands) if REST in equation else NotImplemented
 
 
 def grid(theta: Tensor, size: list[int], aligned: bool) -> Any:
@@ -169,11 +190,15 @@ MISTRANSLATED: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.clamp_max.default: lambda x, most: clamp(x, None, most),
     ATEN.clamp_min.default: clamp,
     ATEN.cosine_similarity.default: cosine_similarity,
+    ATEN.einsum.default: with_letters,
     ATEN.gelu.default: gelu,
     ATEN.group_norm.default: group_norm,
     ATEN.pad.default: rewrites.pad,
     ATEN.rrelu.default: rewrites.rrelu,  # coremltools draws nothing in training either
+    ATEN.scatter.src: where_sizes_vary(scattering.scatter),
     ATEN.scatter.value: scatter_value,
+    ATEN.scatter_add.default: where_sizes_vary(scattering.scatter_add),
+    ATEN.scatter_reduce.two: scattering.scatter_reduce,
     ATEN.rms_norm.default: rms_norm,
     **{it: rewrites.corrected(it) for it in (ATEN.std.correction, ATEN.var.correction)},
     **{it: rewrites.place_in_all(it) for it in (ATEN.argmax.default, ATEN.argmin.default)},
@@ -208,6 +233,8 @@ DECOMPOSITIONS: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.alias.default: ATEN.clone.default,
     ATEN.bitwise_or.Tensor: boolean_or,
     ATEN.bucketize.Tensor: bucketize,
+    ATEN.index_add.default: scattering.index_add,
+    ATEN.index_copy.default: scattering.index_copy,
     ATEN.median.default: median_of_all,
     ATEN.median.dim: median,
     ATEN.unfold.default: windows,

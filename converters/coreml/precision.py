@@ -39,6 +39,11 @@ SCALES: Final = frozenset(
     }
 )
 PRODUCTS: Final = frozenset({"mul", "real_div"})
+TURNS: Final = "c_turns_"  # begins the names of what Fourier transforms multiply by
+# What goes on with a transform in float32: until something else, such as a layer, reads it.
+CARRYING: Final = SCALES | {
+    "concat", "log", "pad", "slice_by_index", "split", "square", "squeeze", "stack", "sub", "transpose"
+}  # fmt: skip
 
 
 def flat(operation: Any) -> Iterator[Any]:
@@ -83,6 +88,7 @@ class Selection:
                 self.exact[operation.outputs[0].name] = np.asarray(operation.outputs[0].val)
         if self.compute == "mixed":
             self.wide = {*positional(block, self.activations), *norms(block), *self.outside}
+            self.wide |= {*spectra(block)}
             self.wide |= {operation.name for operation in block.operations if is_sum(operation)}
 
 
@@ -135,6 +141,20 @@ def norms(block: Any) -> Iterator[str]:
             yield squared.name
             yield from centred(squared)
         yield from scaled(operation)
+
+
+def spectra(block: Any) -> Iterator[str]:
+    """Yield the operations of Fourier transforms, and what scales, squares or moves their results.
+
+    Each number is a sum of all of a window: as products in float16 it errs by more than rounding it does.
+    """
+    made: set[Any] = set()
+    for operation in block.operations:
+        read = {*flat(operation)}
+        own = any(it.name.startswith(TURNS) and it.val is not None for it in read)
+        if own or (operation.op_type in CARRYING and read & made):
+            made |= {*operation.outputs}
+            yield operation.name
 
 
 def is_square(operation: Any) -> bool:

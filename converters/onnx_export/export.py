@@ -29,6 +29,7 @@ from ..captures.rewrites import (
     of_all,
     rrelu,
 )
+from ..captures.rewriting.scattering import scatter_reduce
 from ..captures.scans import SCAN, stepped
 from ..captures.spectra.graphs import as_products
 from ..captures.tracing import unused_left_out
@@ -45,6 +46,14 @@ from .codes import Kept, keep_codes, opset_for
 from .recurrent import any_length, exact_tanh, translations
 from .writing import require_place, write
 
+
+def mean_put(x: Any, dim: int, index: Any, source: Any, reduce: str, **own: bool) -> Any:
+    """Return X with means where INDEX says: of all that ONNX's operation joins, these alone it puts."""
+    return (
+        scatter_reduce(x, dim, index, source, reduce, **own) if reduce == "mean" else NotImplemented
+    )
+
+
 WORD: Final = re.compile(r"\w+")
 ATEN: Final = torch.ops.aten
 SPECTRA: Final = frozenset({ATEN.stft.default, ATEN.stft.center})
@@ -59,6 +68,7 @@ REWRITES: Final[Mapping[Any, Callable[..., Any]]] = {
     ATEN.median.default: median_of_all,
     ATEN.median.dim: median,
     ATEN.rrelu.default: rrelu,
+    ATEN.scatter_reduce.two: mean_put,
     SCAN: stepped,
 }
 # ONNX's without aliasing follows the sizes alone, and meets the ends where it is to.

@@ -56,8 +56,8 @@ class Folded(NamedTuple):
         manifest: what the export wrote into it.
         wanted: tensors by name.
         have: those that are known already.
-        like: weights that may be those exported. Tensors that were added up, or normed, are taken from
-            here where their bytes are the source's: the sum does not tell them.
+        like: weights that may be those exported. Tensors of which other numbers were made are taken from
+            here where their bytes are the source's: a sum or a power need not tell them.
     """
 
     constants: Checkpoint
@@ -111,7 +111,7 @@ class Folded(NamedTuple):
         names, file = [*tensors(expression)], self.like
         if (
             file is None
-            or not (self.sums(expression) or norms(expression))
+            or only_moves(expression)
             or not all(name in file.headers for name in names)
         ):
             return []

@@ -15,16 +15,28 @@ from ...converters.values import Array
 if TYPE_CHECKING:
     from .source import SourceTensors
 
+TABLE: Final = 2  # axes
+FEW: Final = 8  # rows of a table of which one may be for all tokens
 STACKED: Final = 3  # axes of a tensor that has the matrices of all experts
 
 
 def rows(shape: tuple[int, ...], source: SourceTensors) -> Iterator[Any]:
-    """Yield the runs of rows that a constant of SHAPE may be, such as one gate of a layer."""
-    for name, whole in source.shapes.items() if shape else ():
-        if whole[1:] == shape[1:] and len(whole) and whole[0] > shape[0] > 0:
-            starts = range(0, whole[0] - shape[0] + 1, shape[0]) if not whole[0] % shape[0] else ()
-            for start in starts:
-                yield ["rows", {"key": name}, float(start), float(start + shape[0])]
+    """Yield the runs of rows that a constant of SHAPE may be, such as one gate of a layer, or one row again and again.
+
+    A package of one length has of a table of positions the first rows, and of types of tokens one for each.
+    """
+    while len(shape) > TABLE and shape[0] == 1:
+        shape = shape[1:]
+    count = shape[0] if shape else 0
+    tables = {name: whole for name, whole in source.shapes.items() if whole[1:] == shape[1:]}
+    for name, whole in tables.items() if count else ():
+        table = {"key": name}
+        if len(whole) and whole[0] > count:
+            starts = range(0, whole[0] - count + 1, count) if not whole[0] % count else (0,)
+            yield from (["rows", table, float(start), float(start + count)] for start in starts)
+        if len(whole) == TABLE and whole[0] <= FEW and count > 1:
+            for row in range(whole[0]):
+                yield ["repeat", ["rows", table, float(row), float(row + 1)], float(count)]
 
 
 def joined(array: Array, source: SourceTensors) -> Any:

@@ -76,12 +76,15 @@ MOVES: Final = frozenset(
 ONCE: Final = frozenset({"add", "mul", "sub"})
 
 
-def evaluate(expression: Any, read: Callable[[str, str], Array]) -> Array:
-    """Return the value of EXPRESSION in float64.
+def evaluate(
+    expression: Any, read: Callable[[str, str], Array], dtype: type[np.floating[Any]] = np.float64
+) -> Array:
+    """Return the value of EXPRESSION, computed in DTYPE.
 
     Args:
         expression: see above.
         read: gives a tensor by its kind, ``key`` or ``buffer``, and its name.
+        dtype: float64, or float32 as exporters compute.
 
     Raises:
         KeyError: a function or a tensor that is not there.
@@ -92,12 +95,13 @@ def evaluate(expression: Any, read: Callable[[str, str], Array]) -> Array:
     """
     if isinstance(expression, Mapping):
         ((kind, name),) = expression.items()
-        return np.asarray(read(kind, name), np.float64)
+        return np.asarray(read(kind, name), dtype)
     if not isinstance(expression, list):
-        return np.asarray(float(expression), np.float64)
+        return np.asarray(float(expression), dtype)
     name, *parts = expression
     with np.errstate(all="ignore"):
-        return np.asarray(FUNCTIONS[name](*(evaluate(part, read) for part in parts)), np.float64)
+        made = FUNCTIONS[name](*(evaluate(part, read, dtype) for part in parts))
+    return np.asarray(made, dtype)
 
 
 def tensors(expression: Any) -> Iterator[str]:

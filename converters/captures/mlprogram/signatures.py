@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -35,10 +36,12 @@ PICTURE: Final = " picture"  # ends what stands for a dtype of one
 def port_from_description(feature: Any, made: tuple[Dimension, ...] = ()) -> Port:
     """Return the port that a package's description describes; sizes that vary are named by bounds.
 
-    Its sizes are those MADE where the description has none.
+    Its sizes are those MADE where the description has none, and the largest of those that are listed.
     """
     array = feature.type.multiArrayType
-    shape = flexible(array, tuple(int(size) for size in array.shape)) or made
+    listed = [tuple(map(int, it.shape)) for it in array.enumeratedShapes.shapes]
+    shape: tuple[Dimension, ...] = max(listed, key=math.prod, default=())
+    shape = shape or flexible(array, tuple(int(size) for size in array.shape)) or made
     kind = array.ArrayDataType.Name(array.dataType).lower() if array.dataType else "float32"
     dtype = {"double": "float64"}.get(kind, kind)
     upper = tuple(

@@ -10,7 +10,7 @@ is further away than the few that are tried may be overlooked.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...checkpoints.base import Header
-from ...common.dtypes import CODE, NUMPY
+from ...common.dtypes import CODE, NUMPY, neighbours
 from ...values import Array
 from ..execution.exchange import UNSIGNED, to_numpy
 from .programs import Program, Step, played, results, run
@@ -190,17 +190,6 @@ def undone(program: Program, target: Array) -> Doubles:
 def roundings(program: Program) -> int:
     """Return how often PROGRAM rounds a number."""
     return sum(link.step.operation in {*UNDONE, "AsType"} for link in way(program) or ())
-
-
-def neighbours(found: Array, exact: Doubles, reach: int) -> Iterator[Array]:
-    """Yield the numbers up to REACH last bits beside FOUND, the nearest to EXACT first."""
-    side = np.where(exact >= found.astype(np.float64), np.inf, -np.inf)
-    ends = side.astype(found.dtype), (-side).astype(found.dtype)
-    moved = [found, found]
-    for _ in range(reach):
-        for at, end in enumerate(ends):
-            moved[at] = np.nextafter(moved[at], end)
-            yield moved[at]
 
 
 def leads_as_near(program: Program, source: Array, target: Array, *, back: bool) -> bool:

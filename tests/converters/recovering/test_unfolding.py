@@ -174,3 +174,37 @@ def test_a_vector_comes_back_from_its_halves(first, second, seed):
     rules = [rows_of(half, ["bias"], read) for half in halves]
     found = [it for pair in zip(rules, halves, strict=True) for it in shares(*pair, read)]
     assert np.array_equal(put_together(found, {"bias": whole.shape})["bias"], whole)
+
+
+POWERS = {
+    "decay": ["neg", ["exp", {"key": "w"}]],
+    "gate": ["sigmoid", {"key": "w"}],
+    "norm": ["add", {"key": "w"}, 1.0],
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("name", POWERS)
+@given(st.integers(0, 99))
+def test_what_is_computed_back_makes_the_constant_to_the_bit(dtype, name, seed):
+    source = np.random.default_rng(seed).normal(size=64).astype(np.float32)
+
+    def made_of(numbers):
+        return evaluate(POWERS[name], lambda *_: numbers, np.float32).astype(dtype)
+
+    [share] = shares(POWERS[name], made_of(source), lambda *_: source)
+    assert made_of(share.values).tobytes() == made_of(source).tobytes()
+
+
+def test_a_power_is_taken_from_weights_that_are_proven_to_be_the_source(tmp_path):
+    source = np.random.default_rng(0).normal(size=64).astype(np.float32)
+    made = evaluate(POWERS["decay"], lambda *_: source).astype(np.float16)
+    manifest = {
+        "made": {"c": {"value": POWERS["decay"]}},
+        "origins": {"w": origin_of(torch.from_numpy(source))},
+    }
+    wanted = {"w": Header("F32", source.shape)}
+    file = Held(tmp_path, {"w": source})
+    back = unfolded(Folded(Held(tmp_path, {"c": made}), manifest, wanted, {}, file))
+    assert back.arrays["w"].tobytes() == source.tobytes()
+    assert back.ways == {"w": "proven"}

@@ -9,6 +9,7 @@ import torch
 from click.testing import CliRunner
 
 from weighbridge.cli import main
+from weighbridge.converters.captures.mlprogram.toolkit import coremltools
 from weighbridge.tests.support.coreml import modules
 from weighbridge.tests.support.coreml.foreign import compressed, converted, foreign
 
@@ -106,3 +107,37 @@ def test_compressed_gates_and_joined_tensors_are_explained(name, tmp_path):
     package = compressed(package_of(name, tmp_path), "palette", tmp_path / "c.mlpackage")
     code, verdict = judged(package, name)
     assert (code, verdict["status"]) == (0, "PASS-REFERENCE"), verdict["stages"]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("way", ["int8", "palette"])
+def test_compressed_tables_of_which_a_package_of_one_length_has_some_rows_are_explained(
+    way, tmp_path
+):
+    """Of positions the first rows, and of types of tokens one row for each of them."""
+    made = foreign("BERT", tmp_path, "float16")
+    package = compressed(made.package, way, tmp_path / "c.mlpackage")
+    result = CliRunner().invoke(main, ["parity", "check", made.source, str(package), "--json"])
+    assert json.loads(result.stdout)["status"] == "PASS-REFERENCE", result.stdout
+
+
+def layer():
+    """Return a layer, with what it takes."""
+    torch.manual_seed(0)
+    return torch.nn.Linear(16, 16).eval(), modules.signature({"input": ("float32", "hidden")}, 16)
+
+
+def test_a_package_of_listed_sizes_is_checked_at_the_largest(tmp_path):
+    traced = torch.jit.trace(layer()[0], torch.zeros(1, 8, 16))
+    listed = coremltools.EnumeratedShapes([(1, 8, 16), (1, 12, 16)])
+    made = coremltools.convert(
+        traced,
+        inputs=[coremltools.TensorType("input", listed)],
+        outputs=[coremltools.TensorType("y")],
+        minimum_deployment_target=coremltools.target.iOS17,
+        skip_model_load=True,
+    )
+    made.save(str(tmp_path / "m.mlpackage"))
+    words = ["parity", "check", f"{__name__}:layer", str(tmp_path / "m.mlpackage"), "--json"]
+    result = CliRunner().invoke(main, words)
+    assert json.loads(result.stdout)["status"] == "PASS-REFERENCE", result.stdout
