@@ -127,10 +127,6 @@ class Telling:
             return value.name
         if isinstance(value, functools._lru_cache_wrapper):
             return self._caching(value)
-        if type(value).__module__ in {"types", "typing"} and not isinstance(value, OPEN):
-            return f"{value!r} {self.settings(getattr(value, '__args__', None))}"
-        if type(value).__module__ == "dataclasses" and not isinstance(value, Field):
-            return ""  # one of a kind
         return self._instance(value)
 
     def _caching(self, function: Any) -> str:
@@ -143,6 +139,10 @@ class Telling:
         """Tell VALUE, an object of a class: one of transformers' configurations, or of a user's class."""
         if id(value) in self._told:
             return self._again(value)
+        if type(value).__module__ in {"types", "typing"} and not isinstance(value, OPEN):
+            return f"{value!r} {self.settings(getattr(value, '__args__', None))}"
+        if type(value).__module__ == "dataclasses" and not isinstance(value, Field):
+            return ""  # one of a kind
         bases = type(value).__mro__[:-1]
         packages = {it.__module__.partition(".")[0] for it in bases}
         if CONFIGURATIONS in packages and hasattr(value, "to_dict"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import dis
 import sys
-from _abc import _get_dump
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial, partialmethod
 from importlib.util import resolve_name
@@ -137,7 +136,7 @@ class UsersCode:
             UnknownError: it writes globals, or reaches what cannot be told.
         """
         names = _names(function.__code__)
-        held = [function.__name__, function.__qualname__, vars(function)]
+        held: list[Any] = [function.__name__, function.__qualname__, vars(function)]
         held += [function.__defaults__, function.__kwdefaults__]
         cells = [it.cell_contents for it in function.__closure__ or ()]
         texts = [self._code(function.__code__), *map(self._settings, [*held, cells])]
@@ -225,7 +224,7 @@ class UsersCode:
         """
         for name, value in sorted(vars(kind).items()):
             if name == "_abc_impl":
-                if _get_dump(kind)[0]:  # classes that are registered
+                if sys.modules["_abc"]._get_dump(kind)[0]:  # classes that are registered
                     raise UnknownError(kind)
             elif name == "__dataclass_fields__":
                 fields = [
