@@ -16,7 +16,7 @@ from ....common.users_code import NOT_OURS, is_installed
 ROOT: Final = Path(__file__).parents[4]
 BUILT_IN: Final = frozenset({*sys.builtin_module_names, "pybind11_builtins"})
 # What libraries make anew in every process; it is part of no result.
-ANEW: Final = frozenset({"SESSION_ID", "_autograd_function_id", "_original_object_hash"})
+PER_PROCESS: Final = frozenset({"SESSION_ID", "_autograd_function_id", "_original_object_hash"})
 COMPILED: Final = (
     "__compiled_fn_"  # what torch.compile puts beside the code that it compiled, under a new name
 )

@@ -34,7 +34,7 @@ from typing import Any, Final
 import torch
 
 from .known import (
-    ANEW,
+    PER_PROCESS,
     UnknownError,
     is_at_its_place,
     is_known,
@@ -93,9 +93,9 @@ class Telling:
             UnknownError: it is of no known kind.
         """
         kind = type(value)
-        told = kind.__name__ if is_known_module(kind.__module__) else self.kind(kind)
+        text = kind.__name__ if is_known_module(kind.__module__) else self.kind(kind)
         held = self._held(value) if isinstance(value, CONTENT) else {}
-        return f"{told} {self._value(value)} {self.settings(held) if held else ''}"
+        return f"{text} {self._value(value)} {self.settings(held) if held else ''}"
 
     def _value(self, value: Any) -> str:
         if isinstance(value, PLAIN):
@@ -169,7 +169,7 @@ class Telling:
         own = {
             name: it
             for name, it in vars(value).items()
-            if isinstance(it, PLAIN) and name not in ANEW
+            if isinstance(it, PLAIN) and name not in PER_PROCESS
         }
         text = json.dumps([value.to_dict(), own], sort_keys=True, default=self.settings)
         return f"{self.kind(type(value))} {text} {attention!r}"
@@ -310,7 +310,7 @@ def borrowed(kind: type) -> Iterator[str]:
             text = known_function(function)
             if text != f"{place}.{name}":
                 yield f"{place}.{name}={text}"
-        if type(value) in NUMBERS and not name.startswith("__") and name not in ANEW:
+        if type(value) in NUMBERS and not name.startswith("__") and name not in PER_PROCESS:
             yield f"{place}.{name}={value!r}"
 
 

@@ -96,7 +96,7 @@ class Attributes(NamedTuple):
 
 
 ANY: Final = Attributes(frozenset(), frozenset(), any_name=True)
-TOLD: Final = (
+VALUES: Final = (
     *(FunctionType, BuiltinFunctionType, ModuleType, partial, float, int, str),
     *(Mapping, tuple, list, set, torch.Tensor),
 )  # of a library's own values
@@ -213,8 +213,8 @@ class UsersCode:
     def _of_library(self, value: Any, attributes: Attributes) -> str:
         if isinstance(value, type):
             return place_of(value)
-        is_told = not is_known_module(type(value).__module__) or isinstance(value, TOLD)
-        return self._of(value, attributes) if is_told else type(value).__name__
+        has_words = not is_known_module(type(value).__module__) or isinstance(value, VALUES)
+        return self._of(value, attributes) if has_words else type(value).__name__
 
     def entries(self, kind: type) -> Iterator[str]:
         """Yield what KIND, a class of a user's, has itself.
