@@ -6,6 +6,7 @@ import collections
 import hashlib
 import sys
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Final
@@ -14,6 +15,8 @@ from ....common.users_code import NOT_OURS, is_installed
 
 ROOT: Final = Path(__file__).parents[4]
 BUILT_IN: Final = frozenset({*sys.builtin_module_names, "pybind11_builtins"})
+# What libraries make anew in every process; it is part of no result.
+PER_PROCESS: Final = frozenset({"SESSION_ID", "_autograd_function_id", "_original_object_hash"})
 COMPILED: Final = (
     "__compiled_fn_"  # what torch.compile puts beside the code that it compiled, under a new name
 )
@@ -41,15 +44,23 @@ def _file_of(function: FunctionType) -> str:
     maker = sys.modules.get(str(function.__module__))
     if maker is not None:
         return str(getattr(maker, "__file__", ""))
-    return collections.__file__ if file == "<string>" else ""  # as named tuples are made
+    maker_has_no_name = str(function.__module__).startswith(("None", "namedtuple_"))
+    return collections.__file__ if maker_has_no_name else ""  # as named tuples are made
 
 
 @cache
 def _is_known(file: str) -> bool:
     """Tell whether FILE is installed, or ours."""
     path = Path(file)
-    ours = path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] not in NOT_OURS
+    ours = any(path.is_relative_to(it) for it in _packages())
     return path.is_absolute() and (is_installed(path) or ours)
+
+
+@cache
+def _packages() -> list[Path]:
+    """Return the folders of our own packages: others beside them are users'."""
+    found = (it for it in ROOT.iterdir() if it.name not in NOT_OURS)
+    return [it for it in found if (it / "__init__.py").exists()]
 
 
 def is_known_module(name: str) -> bool:
@@ -58,6 +69,13 @@ def is_known_module(name: str) -> bool:
     if file is None and "." in name:  # a part of an extension
         return is_known_module(name.rpartition(".")[0])
     return name in BUILT_IN if file is None else _is_known(file)
+
+
+def is_to_be_loaded(name: str) -> bool:
+    """Tell whether the module of this NAME is of a library that is installed, and not loaded yet."""
+    top = name.partition(".")[0]
+    found = None if top in sys.modules or is_standard(top) else find_spec(top)
+    return found is not None and found.origin is not None and _is_known(found.origin)
 
 
 def is_standard(name: str) -> bool:
@@ -83,8 +101,5 @@ def is_at_its_place(thing: Any) -> bool:
 @cache
 def own_text() -> str:
     """Return a hash of our own code."""
-    packages = (
-        it for it in ROOT.iterdir() if it.name not in NOT_OURS and (it / "__init__.py").exists()
-    )
-    files = sorted(file for package in packages for file in package.rglob("*.py"))
+    files = sorted(file for package in _packages() for file in package.rglob("*.py"))
     return hashlib.sha256(b"\n".join(file.read_bytes() for file in files)).hexdigest()

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final
 
-from .known import COMPILED
+from .known import COMPILED, PER_PROCESS
 from .telling import Telling, borrowed, known_function
 
 VALUES: Final = (functools.partial, bool, int, float)  # texts are of paths and sessions
@@ -31,7 +31,7 @@ def places_of(modules: Iterable[str]) -> Iterator[str]:
         package = name.partition(".")[0]
         for key, value in sorted(vars(module).items()):
             kind = type(value)  # isinstance would ask the value itself, which may warn
-            if key.startswith(COMPILED):
+            if key.startswith(COMPILED) or key in PER_PROCESS:
                 continue
             if issubclass(kind, FunctionType | BuiltinFunctionType | type):
                 owner = str(value.__module__)

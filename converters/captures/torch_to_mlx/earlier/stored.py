@@ -25,9 +25,9 @@ from ..operations.registry import handlers
 from ..parameters import canonical_names
 from ..recording.arguments import leaves
 from ..recording.recorded import Recording
-from .known import is_known, own_text
+from .known import UnknownError, is_known, own_text
 from .libraries import check_package, places_of
-from .telling import Telling, known_function
+from .telling import Telling, known_function, methods_of_tensors
 from .written import UnwritableError, read, written
 
 KIND: Final = "capture"
@@ -72,11 +72,13 @@ def _of_module(module: nn.Module, telling: Telling) -> Iterator[str]:
     firsts = canonical_names(state)
     for path, child in module.named_modules():
         yield f"{path} {telling.kind(type(child))}"
+        yield telling.settings({**child._modules})  # which may be the same as others
         others = sorted(vars(child).keys() - OWN)
         yield from (f"{name} {telling.settings(vars(child)[name])}" for name in others)
     for name, tensor in state.items():
         about = (firsts[name], tuple(tensor.shape), tensor.stride(), tensor.dtype)
         yield repr((name, *about, telling.kind(type(tensor)), tensor.requires_grad))
+        yield telling.settings(vars(tensor))
     for name, buffer in module.named_buffers():
         yield f"{name} {'kept' if name in state else telling.settings(buffer)}"
 
@@ -91,7 +93,8 @@ def _of_inputs(inputs: Mapping[str, Any], telling: Telling) -> Iterator[str]:
 def _surroundings(telling: Telling) -> Iterator[str]:
     """Tell versions, our own code, and what else is the same for every module of a process."""
     yield _versions()
-    yield repr((torch.get_default_dtype(), torch.is_autocast_enabled(), mx.default_device()))
+    yield repr((torch.get_default_dtype(), _autocasts(), mx.default_device()))
+    _check_surroundings()
     yield own_text()
     for name, operation in sorted(handlers().items()):
         function = operation.function
@@ -101,6 +104,24 @@ def _surroundings(telling: Telling) -> Iterator[str]:
     for package in sorted({name.partition(".")[0] for name in modules}):
         check_package(package)
     yield from places_of(modules)
+    yield from methods_of_tensors()
+
+
+def _autocasts() -> list[Any]:
+    devices = [it for it in ("cpu", "cuda") if torch.is_autocast_enabled(it)]
+    return [(it, torch.get_autocast_dtype(it)) for it in devices]
+
+
+def _check_surroundings() -> None:
+    """Refuse what changes every call of PyTorch's or of every module.
+
+    Raises:
+        UnknownError: there is a hook of all modules or a mode of functions.
+    """
+    hooks = [it for name, it in vars(nn.modules.module).items() if name.startswith("_global_")]
+    modes = (torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack())
+    if any(hooks) or any(modes):
+        raise UnknownError("surroundings")
 
 
 @cache

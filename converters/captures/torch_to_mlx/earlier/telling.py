@@ -6,6 +6,7 @@ reaches. What cannot be followed, such as an object of an unknown kind, is not t
 
 from __future__ import annotations
 
+import argparse
 import enum
 import functools
 import hashlib
@@ -13,14 +14,35 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from types import BuiltinFunctionType, CellType, EllipsisType, FunctionType, MethodType, ModuleType
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import Field
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    EllipsisType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any, Final
 
 import torch
-from torch.utils._contextlib import _DecoratorContextManager
 
-from .known import UnknownError, is_at_its_place, is_known, is_known_module, is_standard, place_of
+from .known import (
+    PER_PROCESS,
+    UnknownError,
+    is_at_its_place,
+    is_known,
+    is_known_module,
+    is_standard,
+    place_of,
+)
 from .users import ANY, PURE, UNSEEN, UsersCode
 
 PLAIN: Final = (
@@ -32,19 +54,19 @@ PLAIN: Final = (
     complex,
     type(None),
     EllipsisType,
+    type(NotImplemented),
     torch.dtype,
     torch.device,
     enum.Enum,
     re.Pattern,
 )
 CONTENT: Final = (*PLAIN, Mapping, tuple, list, set, frozenset, torch.Tensor)
-SPEAKING: Final = frozenset(
-    {"dataclasses", "types", "typing"}
-)  # whose objects say all that they are
+OPEN: Final = (SimpleNamespace, *argparse.Namespace.__mro__[:-1])  # of Python's own
+HEAP: Final = 1 << 9  # the flag of a class that is made at run time
 BUILT_IN_CODE: Final = frozenset({"pybind11_builtins", "pybind11_detail"})
+NUMBERS: Final = (bool, int, float, str)
 FUNCTIONS: Final = FunctionType | BuiltinFunctionType | MethodType
 CONFIGURATIONS: Final = "transformers"
-HASH: Final = "_original_object_hash"  # of a configuration, another one in each process
 ATTENTIONS: Final = (None, "eager", "sdpa")  # transformers keeps users' beside its own
 
 
@@ -72,17 +94,16 @@ class Telling:
             UnknownError: it is of no known kind.
         """
         kind = type(value)
-        if is_known_module(kind.__module__):
-            return f"{kind.__name__} {self._value(value)}"
+        text = kind.__name__ if is_known_module(kind.__module__) else self.kind(kind)
         held = self._held(value) if isinstance(value, CONTENT) else {}
-        return f"{self.kind(kind)} {self._value(value)} {held and self.settings(held)}"
+        return f"{text} {self._value(value)} {self.settings(held) if held else ''}"
 
     def _value(self, value: Any) -> str:
         if isinstance(value, PLAIN):
             return repr(value)
         if isinstance(value, Mapping):
             items = (f"{key!r}: {self.settings(it)}" for key, it in value.items())
-            return f"{{{', '.join(items)}}}"
+            return f"{{{', '.join(items)}}} {self._default(value)}"
         if isinstance(value, tuple | list):
             return f"[{', '.join(map(self.settings, value))}]"
         if isinstance(value, set | frozenset):
@@ -91,45 +112,67 @@ class Telling:
             return _tensor(value)
         return self._object(value)
 
+    def _default(self, value: Any) -> str:
+        return self.settings(value.default_factory) if isinstance(value, defaultdict) else ""
+
     def _object(self, value: Any) -> str:
-        if isinstance(value, type | FUNCTIONS):
-            return self.kind(value) if isinstance(value, type) else self.function(value)
-        if isinstance(value, functools.partial):
-            return " ".join(map(self.settings, (value.func, value.args, value.keywords)))
-        if isinstance(value, ModuleType):
-            return self._users.module(value, ANY)
-        if isinstance(value, logging.Logger):
-            return value.name
-        if isinstance(getattr(value, "__wrapped__", None), FUNCTIONS):  # with a cache, or a hook
-            return self.function(value.__wrapped__)
-        return repr(value) if type(value).__module__ in SPEAKING else self._instance(value)
+        ways: tuple[tuple[Any, Callable[[Any], str]], ...] = (
+            (type, self.kind),
+            (FUNCTIONS, self.function),
+            (functools.partial, self._partial),
+            (ModuleType, lambda it: self._users.module(it, ANY)),
+            (logging.Logger, lambda it: str(it.name)),
+            (weakref.ref, lambda it: self.settings(it())),
+            (functools._lru_cache_wrapper, self._caching),
+        )
+        tell = next((way for kind, way in ways if isinstance(value, kind)), self._instance)
+        return tell(value)
+
+    def _partial(self, value: Any) -> str:
+        return " ".join(map(self.settings, (value.func, value.args, value.keywords, vars(value))))
+
+    def _caching(self, function: Any) -> str:
+        """Tell FUNCTION, which keeps what it returned: a user's that has may return what is made no more."""
+        if function.cache_info().currsize and not is_known(function.__wrapped__):
+            raise UnknownError(place_of(function))
+        return self.function(function.__wrapped__)
 
     def _instance(self, value: Any) -> str:
         """Tell VALUE, an object of a class: one of transformers' configurations, or of a user's class."""
         if id(value) in self._told:
             return self._again(value)
-        bases = [base.__module__ for base in type(value).__mro__[:-1]]
-        packages = {it.partition(".")[0] for it in bases}
+        if type(value).__module__ in {"types", "typing"} and not isinstance(value, OPEN):
+            return f"{value!r} {self.settings(getattr(value, '__args__', None))}"
+        if type(value).__module__ == "dataclasses" and not isinstance(value, Field):
+            return ""  # one of a kind
+        bases = type(value).__mro__[:-1]
+        packages = {it.__module__.partition(".")[0] for it in bases}
         if CONFIGURATIONS in packages and hasattr(value, "to_dict"):
             return self._configuration(value)
-        opaque = not bases or any(map(is_known_module, bases))  # it may hold what is seen nowhere
-        if opaque and not isinstance(value, _DecoratorContextManager):  # as torch.no_grad
+        if type(value) is object or not all(map(_shows_what_it_holds, bases)):
             raise UnknownError(type(value))
         return f"{self._again(value)} {self.settings(self._held(value))}"
 
     @staticmethod
     def _held(value: Any) -> dict[str, Any]:
         """Return what VALUE, of a user's class, holds in attributes."""
-        slots = [it for base in type(value).__mro__ for it in vars(base).get("__slots__", ())]
-        held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+        parts = [it for base in type(value).__mro__ for it in vars(base).items()]
+        slots = [(name, it) for name, it in parts if isinstance(it, MemberDescriptorType)]
+        held = {}
+        for name, slot in slots:
+            with suppress(AttributeError):  # nothing yet
+                held[name] = slot.__get__(value)
         return held | getattr(value, "__dict__", {})
 
     def _configuration(self, value: Any) -> str:
         attention = getattr(value, "_attn_implementation", None)
         if not isinstance(attention, dict) and attention not in ATTENTIONS:
             raise UnknownError(attention)
-        own = {name: it for name, it in vars(value).items() if isinstance(it, PLAIN)}
-        own.pop(HASH, None)
+        own = {
+            name: it
+            for name, it in vars(value).items()
+            if isinstance(it, PLAIN) and name not in PER_PROCESS
+        }
         text = json.dumps([value.to_dict(), own], sort_keys=True, default=self.settings)
         return f"{self.kind(type(value))} {text} {attention!r}"
 
@@ -183,6 +226,18 @@ class Telling:
         return f"#{number}"
 
 
+def _shows_what_it_holds(kind: type) -> bool:
+    """Tell whether objects of KIND hold all that they hold in attributes: it is written in Python."""
+    place = kind.__module__
+    if not is_known_module(place) or kind in OPEN:
+        return True
+    file = str(getattr(sys.modules.get(place), "__file__", ""))
+    parts = [getattr(it, "__func__", it) for it in vars(kind).values()]
+    in_python = "__slots__" in vars(kind) or any(isinstance(it, FunctionType) for it in parts)
+    loaded = file.endswith(".py") and not is_standard(place)
+    return loaded and in_python and bool(kind.__flags__ & HEAP)
+
+
 def _tensor(value: torch.Tensor) -> str:
     data = value.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
     return f"{tuple(value.shape)} {value.dtype} {hashlib.sha256(data).hexdigest()}"
@@ -196,7 +251,7 @@ def _pure(function: Any) -> str:
     """
     module = str(getattr(function, "__module__", ""))
     users = module in sys.modules and not is_known_module(module)  # an extension
-    outside = is_standard(module) and module not in PURE
+    outside = (is_standard(module) and module not in PURE) or module in UNSEEN
     if users or outside or place_of(function) in UNSEEN:
         raise UnknownError(place_of(function))
     return place_of(function)
@@ -257,6 +312,8 @@ def borrowed(kind: type) -> Iterator[str]:
             text = known_function(function)
             if text != f"{place}.{name}":
                 yield f"{place}.{name}={text}"
+        if type(value) in NUMBERS and not name.startswith("__") and name not in PER_PROCESS:
+            yield f"{place}.{name}={value!r}"
 
 
 def _functions(value: Any) -> list[Any]:
@@ -265,3 +322,11 @@ def _functions(value: Any) -> list[Any]:
         return [it for it in (value.fget, value.fset, value.fdel) if it is not None]
     function = getattr(value, "__func__", getattr(value, "__wrapped__", value))
     return [function] if isinstance(function, FunctionType | BuiltinFunctionType) else []
+
+
+def methods_of_tensors() -> Iterator[str]:
+    """Yield the methods of tensors, of which any may have been put in another's place."""
+    for name, value in sorted(vars(torch.Tensor).items()):
+        if isinstance(value, MethodDescriptorType):
+            yield f"{name}={value.__name__}"
+    yield from borrowed(torch.Tensor)

@@ -22,6 +22,8 @@ def open_uniform(shape: Sequence[int], dtype: mx.Dtype) -> mx.array:
 
 def first_taken(candidates: mx.array, taken: mx.array) -> mx.array:
     """Return the first of CANDIDATES along axis 0 that is TAKEN, the first of all where none is."""
+    if candidates.size == 0:  # argmax takes no empty arrays
+        return mx.zeros(candidates.shape[1:], candidates.dtype)
     first = mx.argmax(taken, axis=0, keepdims=True)
     return mx.take_along_axis(candidates, first, axis=0)[0]
 

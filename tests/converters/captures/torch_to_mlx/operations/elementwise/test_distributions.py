@@ -67,6 +67,19 @@ def _apart(ours, theirs):
     return np.abs(np.subtract(*both)).max()
 
 
+EMPTY = {
+    "Poisson": torch.poisson,
+    "binomial": lambda x: torch.binomial(x, x),
+    "gamma": torch._standard_gamma,
+    "Dirichlet": torch._sample_dirichlet,
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_of_nothing_nothing_is_drawn(drawn, name):
+    assert drawn(EMPTY[name], torch.zeros(0, 3)).shape == (0, 3)
+
+
 def test_each_draw_is_another(drawn):
     assert not np.array_equal(
         drawn(DISTRIBUTIONS["normal"], MANY), drawn(DISTRIBUTIONS["normal"], MANY)
