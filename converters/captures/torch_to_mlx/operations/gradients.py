@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any
 
 import mlx.core as mx
@@ -106,8 +107,13 @@ def spread(x: mx.array, shape: Sequence[int]) -> mx.array:
 
     All axes at once, MLX adds one number after another on the CPU, which rounds each time.
     """
-    result: mx.array = with_gradient(lambda x: mx.broadcast_to(x, shape), _axis_by_axis)(x)
+    result: mx.array = _spreading(tuple(shape))(x)
     return result
+
+
+@lru_cache(maxsize=1024)  # made again in each call, it would take longer than MLX's graph does
+def _spreading(shape: tuple[int, ...]) -> Custom:
+    return with_gradient(lambda x: mx.broadcast_to(x, shape), _axis_by_axis)
 
 
 def _axis_by_axis(g: mx.array, _: mx.array, x: mx.array) -> mx.array:

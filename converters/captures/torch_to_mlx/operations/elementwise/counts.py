@@ -2,7 +2,8 @@
 
 Small expectations are looked up in the cumulative sums of the probabilities; above ``SMALL`` candidates are drawn
 and rejected until one is taken, by Hörmann 1993 ("The transformed rejection method for generating Poisson random
-variables", PTRS) and Hörmann 1993 ("The generation of binomial random variates", BTRS). Their gradient is 0.
+variables", PTRS) and Hörmann 1993 ("The generation of binomial random variates", BTRS). The gradient of Poisson's is 0,
+as in torch, which refuses that of the other.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Final
 
 import mlx.core as mx
 
+from ......errors import UnsupportedError
+from ..gradients import with_gradient
 from ..registry import operation
 from .distributions import first_taken, open_uniform
 from .special import lgamma
@@ -64,9 +67,20 @@ def _pairs(shape: tuple[int, ...]) -> tuple[mx.array, mx.array, mx.array]:
     return u, open_uniform((TRIES, *shape), mx.float32), 0.5 - mx.abs(u)
 
 
+def _refused(*_: mx.array) -> mx.array:
+    raise UnsupportedError(
+        "torch.binomial has no gradient in PyTorch: draw inside torch.no_grad, or from what is detached"
+    )
+
+
 @operation("binomial")
 def _binomial(count: mx.array, prob: mx.array) -> mx.array:
-    n, p = (mx.stop_gradient(x.astype(mx.float32)) for x in mx.broadcast_arrays(count, prob))
+    result: mx.array = with_gradient(_drawn, _refused)(count, prob)
+    return result
+
+
+def _drawn(count: mx.array, prob: mx.array) -> mx.array:
+    n, p = (x.astype(mx.float32) for x in mx.broadcast_arrays(count, prob))
     rarer = mx.minimum(p, 1 - p)
     few = n * rarer < SMALL
     log_odds = (mx.log(rarer) - mx.log1p(-rarer))[..., None]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from itertools import accumulate, product
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -127,9 +127,17 @@ def _side_by_side(x: mx.array, first: int, windows: list[_Window]) -> bool:
 def _tiles(x: mx.array, first: int, kernels: Sequence[int]) -> mx.array:
     """Split axes of X, from FIRST on, into windows and their elements; what is left over is cut off."""
     for axis, kernel in reversed(list(enumerate(kernels, first))):
-        whole = x.shape[axis] // kernel
-        x = mx.unflatten(x[at(x, axis, slice(whole * kernel))], axis, (whole, kernel))
+        whole, left = divmod(x.shape[axis], kernel)
+        x = x[at(x, axis, slice(whole * kernel))] if left else x
+        x = mx.unflatten(x, axis, (whole, kernel))
     return x
+
+
+@cache
+def _tops(first: int, kernels: tuple[int, ...]) -> Any:
+    """Return what gives the largest element of each window, of its KERNELS along the axes from FIRST on."""
+    about: dict[str, Any] = {"first": first, "kernels": kernels}
+    return with_gradient(partial(_max_of_tiles, **about), partial(_tiles_gradient, **about))
 
 
 def _max_of_tiles(x: mx.array, first: int, kernels: Sequence[int]) -> mx.array:
@@ -180,10 +188,7 @@ def _max_pool(axes: int) -> Callable[..., mx.array]:
         channels = self.ndim - axes - 1
         moved = mx.moveaxis(self, channels, -1)  # as convolutions leave them in memory
         if _side_by_side(moved, channels, windows) and not ceil_mode:
-            kernels: dict[str, Any] = {"first": channels, "kernels": [w.kernel for w in windows]}
-            tops = with_gradient(
-                partial(_max_of_tiles, **kernels), partial(_tiles_gradient, **kernels)
-            )
+            tops = _tops(channels, tuple(w.kernel for w in windows))
             return mx.moveaxis(tops(moved), -1, channels)
         for axis, window in reversed(list(enumerate(windows, channels))):  # the last axis first
             moved = _max_along(moved, axis, window, ceil_mode)

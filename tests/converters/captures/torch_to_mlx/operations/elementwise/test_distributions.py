@@ -10,6 +10,7 @@ from torch.distributions import Beta, Chi2, Dirichlet, Gamma, NegativeBinomial, 
 
 from weighbridge.converters.captures import capture
 from weighbridge.converters.captures.torch_to_mlx.dtypes import to_mlx
+from weighbridge.errors import UnsupportedError
 from weighbridge.tests.converters.captures.torch_to_mlx.conftest import Functions
 
 MANY = torch.zeros(40_000)
@@ -170,7 +171,7 @@ class Noisy(torch.nn.Module):
         self.draw = draw
 
     def forward(self, x):
-        return x * self.draw(x)
+        return x * self.draw(x.detach() * 0)
 
 
 @pytest.mark.parametrize(
@@ -187,9 +188,32 @@ class Noisy(torch.nn.Module):
 )
 def test_what_draws_is_not_computed_again_for_the_gradient(name):
     """The gradient of x * draw is the draw of the forward pass, not another."""
-    inner = Noisy(DISTRIBUTIONS[name])
-    captured = capture(torch.nn.Sequential(inner, torch.nn.Identity()), inputs={"input": MANY[:9]})
+    inner, x = Noisy(DISTRIBUTIONS[name]), mx.arange(1.0, 10.0)
+    captured = capture(torch.nn.Sequential(inner, torch.nn.Flatten(0)), inputs={"input": MANY[:9]})
     assert captured.checkpoint(["0"]) == {"0"}
+    found: list[mx.array] = []
+
+    def total(x):
+        found.append(captured(input=x))
+        return found[-1].sum()
+
+    slope = mx.grad(total)(x)
+    np.testing.assert_allclose(
+        np.array(slope), np.array(mx.stop_gradient(found[-1]) / x), rtol=1e-6
+    )
+
+
+def test_a_gradient_that_torch_refuses_is_refused():
+    x = torch.full((9,), 0.5)
+
+    def slope(function):
+        captured = capture(Functions({"draw": (function, x)}), inputs={"input_0_0": x})
+        return mx.grad(lambda x: captured(input_0_0=x)["draw"].sum())(to_mlx(x))
+
+    with pytest.raises(UnsupportedError, match=r"torch\.binomial has no gradient"):
+        slope(lambda x: torch.binomial(x + 20, x))
+    drawn = slope(lambda x: torch.distributions.Binomial(9, x).sample() + x * x)
+    np.testing.assert_allclose(np.array(drawn), 1.0)
 
 
 WITHOUT_GRADIENT = {
