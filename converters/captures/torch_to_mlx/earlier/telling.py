@@ -96,14 +96,14 @@ class Telling:
         kind = type(value)
         text = kind.__name__ if is_known_module(kind.__module__) else self.kind(kind)
         held = self._held(value) if isinstance(value, CONTENT) else {}
-        return f"{text} {self._value(value)} {self.settings(held) if held else ''}"
+        return " ".join((text, self._value(value), *([self.settings(held)] if held else [])))
 
     def _value(self, value: Any) -> str:
         if isinstance(value, PLAIN):
             return repr(value)
         if isinstance(value, Mapping):
             items = (f"{key!r}: {self.settings(it)}" for key, it in value.items())
-            return f"{{{', '.join(items)}}} {self._default(value)}"
+            return f"{{{', '.join(items)}}}{self._default(value)}"
         if isinstance(value, tuple | list):
             return f"[{', '.join(map(self.settings, value))}]"
         if isinstance(value, set | frozenset):
@@ -113,7 +113,7 @@ class Telling:
         return self._object(value)
 
     def _default(self, value: Any) -> str:
-        return self.settings(value.default_factory) if isinstance(value, defaultdict) else ""
+        return f" {self.settings(value.default_factory)}" if isinstance(value, defaultdict) else ""
 
     def _object(self, value: Any) -> str:
         ways: tuple[tuple[Any, Callable[[Any], str]], ...] = (
