@@ -9,7 +9,7 @@ Whatever is not floating carries no gradient: MLX would try to differentiate ind
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
@@ -178,13 +178,15 @@ def resolve(argument: Any, values: Environment) -> Any:
     return argument
 
 
-def _refers(argument: Any) -> bool:
-    """Tell whether ARGUMENT holds a value of the graph."""
+def references(argument: Any) -> Iterator[str]:
+    """Yield the names of the values of the graph that ARGUMENT holds."""
+    if isinstance(argument, Reference):
+        yield argument.name
+    parts = argument if isinstance(argument, list) else ()
     if isinstance(argument, slice):
-        return _refers([argument.start, argument.stop, argument.step])
-    return isinstance(argument, Reference) or (
-        isinstance(argument, list) and any(map(_refers, argument))
-    )
+        parts = (argument.start, argument.stop, argument.step)
+    for part in parts:
+        yield from references(part)
 
 
 def closed(values: Environment) -> dict[str, mx.array]:
@@ -225,7 +227,7 @@ class Call:
 
     def __post_init__(self) -> None:
         """Find which arguments are values of the graph, so that a run looks at no others."""
-        moving = [(name, it) for name, it in self.arguments.items() if _refers(it)]
+        moving = [(name, it) for name, it in self.arguments.items() if any(references(it))]
         inexact = isinstance(self.dtypes, mx.Dtype) and mx.issubdtype(self.dtypes, mx.inexact)
         object.__setattr__(self, "_moving", moving)
         object.__setattr__(self, "_float", self.dtypes if inexact else None)

@@ -15,7 +15,7 @@ from typing import Any
 import mlx.core as mx
 
 from .adapters.forms import Slot
-from .dispatch import Call, Environment
+from .dispatch import Call, Environment, references
 from .drawing import draws
 from .graph import Graph, Step, inner
 from .quantized.value import Values, held
@@ -31,7 +31,7 @@ def segmented(graph: Graph, modules: Collection[str], slots: Mapping[str, Slot])
     """
     steps: list[Step] = []
     modules = set(modules) - kept(graph, modules)
-    needed = {name for step in graph.steps for name in step.takes}
+    needed = {name for step in graph.steps for name in step.takes} | {*references(graph.output)}
     for module, run in groupby(graph.steps, lambda step: _owner(step, modules)):
         own = list(run)
         made = {step.name for step in own} & needed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, Final, NamedTuple
 
 import mlx.core as mx
@@ -50,6 +51,7 @@ def read(found: Mapping[str, Any]) -> Recording:
 _OTHERS: Final = (
     *("ports", "names", "reads", "writes", "structure", "mode", "settings", "conditions"),
 )
+_ABOUT: Final = tuple(field.name for field in fields(Step) if field.name != "run")
 
 
 def _graph(graph: Graph) -> list[Any]:
@@ -62,8 +64,7 @@ def _graph_of(found: list[Any]) -> Graph:
 
 
 def _step(step: Step) -> list[Any]:
-    about = [step.name, list(step.frees), list(step.sites), step.label]
-    run = step.run
+    run, about = step.run, [_value(getattr(step, name)) for name in _ABOUT]
     if isinstance(run, Call) and run.function is _function(step.operation):
         return ["call", _value(dict(run.arguments)), _value(run.dtypes), *about]
     if isinstance(run, PythonCall):
@@ -77,10 +78,12 @@ def _step(step: Step) -> list[Any]:
 
 
 def _step_of(found: list[Any]) -> Step:
-    kind, one, other, name, frees, sites, label = found
+    kind, one, other, *about = found
+    known = dict(zip(_ABOUT, _items_of(about), strict=True))
     run: Any
     if kind == "call":
-        run = Call(_function(label.partition(" ")[0]), _value_of(one), _value_of(other))
+        function = _function(known["label"].partition(" ")[0])
+        run = Call(function, _value_of(one), _value_of(other))
     elif kind == "custom":
         outputs, *methods = one
         run = Custom(_value_of(other), outputs, *map(_method_of, methods))
@@ -88,7 +91,7 @@ def _step_of(found: list[Any]) -> Step:
         run = PythonCall(one, _value_of(other))
     else:
         run = Wrapped(_graph_of(one), _value_of(other))
-    return Step(name, run, tuple(frees), tuple(sites), label)
+    return Step(run=run, **known)
 
 
 def _method(method: Method) -> list[Any]:

@@ -231,3 +231,25 @@ def test_a_model_of_transformers_is_told_by_its_configuration():
     )
     assert None not in (plain, other, eager)
     assert len({*map(str, (plain, other, eager))}) == 3
+
+
+def blocks():
+    torch.manual_seed(0)
+    lead = [nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Tanh()]
+    return nn.Sequential(*lead, nn.Sequential(nn.Conv2d(4, 4, 1), nn.GELU(), nn.Conv2d(4, 4, 1)))
+
+
+def test_a_recording_read_back_computes_again_and_takes_corrections_as_the_first(recorded):
+    pictures = torch.ones(1, 2, 6, 6)
+    correction = {"1": mx.random.normal((1, 4, 4, 4))}
+    seen = []
+    for _ in range(2):
+        captured = capture(blocks(), inputs={"input": pictures})
+        corrected, _ = captured.trace({"input": mx.ones((1, 2, 6, 6))}, correction)
+        captured.checkpoint(["3"])
+        graph = captured._wiring.graph(captured.recording)
+        seen.append((np.array(corrected), [step.label for step in graph.steps]))
+    assert len(recorded) == 1
+    (first, own), (again, read) = seen
+    assert np.array_equal(first, again)
+    assert "segment in 3" in own and read == own
