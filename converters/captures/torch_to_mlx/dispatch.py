@@ -12,6 +12,8 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from keyword import iskeyword
+from types import CodeType
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import mlx.core as mx
@@ -20,7 +22,7 @@ from torch.fx import Node
 
 from ....errors import MismatchError
 from .dtypes import cast, mlx_dtype
-from .operations.registry import Operation
+from .operations.registry import MAKERS, Operation
 
 Environment = Mapping[str, Any]
 
@@ -43,6 +45,7 @@ _STORAGE: Final = frozenset(
     ]
 )
 _NOT_PROMOTED: Final = frozenset({"condition", "mask"})
+LAST: Final = "last"  # in a node's meta, and a handler's parameter: it takes and gives channels as the last axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +116,21 @@ def _unknown_arguments(node: Node, accepted: Mapping[str, str]) -> dict[str, Any
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Positional:
+    """A handler without names of its own, called with arguments by the schema's names, in its order."""
+
+    handler: Callable[..., Any]
+
+    def __call__(self, **given: Any) -> Any:
+        """Call the handler."""
+        return self.handler(*given.values())
+
+
 @cache
 def caller(operation: Operation) -> Callable[..., Any]:
     """Return OPERATION's handler as a function of arguments by name, in the schema's order."""
-    function = operation.function
-    return function if operation.arity is None else lambda **given: function(*given.values())
+    return operation.function if operation.arity is None else Positional(operation.function)
 
 
 def _dtypes(value: Any) -> Any:
@@ -182,9 +195,9 @@ def references(argument: Any) -> Iterator[str]:
     """Yield the names of the values of the graph that ARGUMENT holds."""
     if isinstance(argument, Reference):
         yield argument.name
-    parts = argument if isinstance(argument, list) else ()
+    parts = argument if isinstance(argument, list) else []
     if isinstance(argument, slice):
-        parts = (argument.start, argument.stop, argument.step)
+        parts = [argument.start, argument.stop, argument.step]
     for part in parts:
         yield from references(part)
 
@@ -226,26 +239,69 @@ class Call:
     dtypes: Any = None
 
     def __post_init__(self) -> None:
-        """Find which arguments are values of the graph, so that a run looks at no others."""
-        moving = [(name, it) for name, it in self.arguments.items() if any(references(it))]
+        """Write the call down as Python would have it, so that a run looks at no argument that stays."""
         inexact = isinstance(self.dtypes, mx.Dtype) and mx.issubdtype(self.dtypes, mx.inexact)
-        object.__setattr__(self, "_moving", moving)
+        object.__setattr__(self, "_called", _called(*_prepared(self.function, self.arguments)))
         object.__setattr__(self, "_float", self.dtypes if inexact else None)
 
     def __call__(self, values: Environment) -> Any:
         """Run the handler on VALUES and cast its results to the recorded dtypes."""
-        arguments = dict(self.arguments)  # in their order, which handlers without names need
-        for name, argument in self._moving:  # type: ignore[attr-defined]
-            if type(argument) is Reference:  # most are: what ``resolve`` does, without the calls
-                value = values[argument.name]
-                arguments[name] = value if argument.dtype is None else cast(value, argument.dtype)
-            else:
-                arguments[name] = resolve(argument, values)
-        result = self.function(**arguments)
+        result = self._called(values)  # type: ignore[attr-defined]
         wanted = self._float  # type: ignore[attr-defined]
         if wanted is not None and isinstance(result, mx.array) and result.dtype == wanted:
             return result if result.size else mx.stop_gradient(result)
         return _conform(result, self.dtypes)
+
+
+def _prepared(
+    function: Callable[..., Any], arguments: Mapping[str, Any]
+) -> tuple[Callable[..., Any], Mapping[str, Any]]:
+    """Return what FUNCTION prepares of the settings among ARGUMENTS, and the others; both as they are if it cannot."""
+    maker = MAKERS.get(function)
+    names = inspect.signature(maker).parameters if maker else ()
+    settings = {name: value for name, value in arguments.items() if name in names}
+    if maker is None or any(references([*settings.values()])):
+        return function, arguments
+    return maker(**settings), {n: it for n, it in arguments.items() if n not in names}
+
+
+def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return the function of values of the graph that calls FUNCTION with ARGUMENTS, by name in their order."""
+    handler = function.handler if isinstance(function, Positional) else function
+    held: dict[str, Any] = {"handler": handler, "cast": cast, "slice": slice}
+    given = [(name, _expression(argument, held)) for name, argument in arguments.items()]
+    if handler is function:
+        written = [
+            f"**{{{name!r}: {it}}}" if iskeyword(name) else f"{name}={it}" for name, it in given
+        ]
+    else:
+        written = [it for _, it in given]
+    called: Callable[..., Any] = eval(  # noqa: S307  (our own text)
+        _code(f"lambda values: handler({', '.join(written)})"), held
+    )
+    return called
+
+
+def _expression(argument: Any, held: dict[str, Any]) -> str:
+    """Return what ``resolve`` makes of ARGUMENT as an expression; what is no name in it is HELD."""
+    if isinstance(argument, Reference):
+        read = f"values[{_expression(argument.name, held)}]"
+        return (
+            read if argument.dtype is None else f"cast({read}, {_expression(argument.dtype, held)})"
+        )
+    if any(references(argument)) and isinstance(argument, list):
+        return f"[{', '.join(_expression(it, held) for it in argument)}]"
+    if any(references(argument)):
+        parts = (argument.start, argument.stop, argument.step)
+        return f"slice({', '.join(_expression(it, held) for it in parts)})"
+    name = f"held{len(held)}"
+    held[name] = argument
+    return name
+
+
+@cache
+def _code(source: str) -> CodeType:
+    return compile(source, "<call of a captured operation>", "eval")
 
 
 def bind(node: Node, operation: Operation) -> Call:
@@ -259,4 +315,6 @@ def bind(node: Node, operation: Operation) -> Call:
             arguments[accepted.get(name, name)] = template(value, promoted)
     if "dtype" in accepted:
         arguments["dtype"] = dtypes
+    if node.meta.get(LAST):
+        arguments[LAST] = True
     return Call(caller(operation), arguments, dtypes)

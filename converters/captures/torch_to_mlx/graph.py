@@ -11,7 +11,17 @@ import torch
 from torch.fx import GraphModule, Node
 
 from .census import WRAPPERS, body_of, live_nodes
-from .dispatch import Call, Environment, Reference, bind, closed, overload, resolve, template
+from .dispatch import (
+    Call,
+    Environment,
+    Reference,
+    bind,
+    closed,
+    overload,
+    references,
+    resolve,
+    template,
+)
 from .operations.registry import handlers
 from .recording.autograd.custom import Custom, custom
 from .recording.autograd.lifting import META
@@ -88,6 +98,16 @@ class Graph:
         return replace(
             self, steps=tuple(replace(step, run=run) if run else step for step, run in steps)
         )
+
+    def lean(self) -> Graph:
+        """Return the graph without what its output does not need, as sites do that are seen with other axes."""
+        needed, steps = {*references(self.output)}, []
+        for step in reversed(self.steps):
+            if step.name in needed:
+                frees = tuple(name for name in dict.fromkeys(step.takes) if name not in needed)
+                needed.update(frees)
+                steps.append(replace(step, frees=frees))
+        return replace(self, steps=tuple(reversed(steps)))
 
     @property
     def sites(self) -> tuple[str, ...]:

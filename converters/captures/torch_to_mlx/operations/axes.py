@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import mlx.core as mx
@@ -33,6 +34,32 @@ def along(array: mx.array, dim: int, function: Callable[[mx.array, int], Any]) -
 def at(array: mx.array, dim: int, key: Any) -> tuple[Any, ...]:
     """Return the index that applies KEY at axis DIM and takes everything before it."""
     return (*[slice(None)] * axis_of(array, dim), key)
+
+
+@cache
+def channels_last(ndim: int) -> tuple[int, ...]:
+    """Return the order of axes that moves axis 1 to the end.
+
+    >>> channels_last(4), channels_first(4)
+    ((0, 2, 3, 1), (0, 3, 1, 2))
+    """
+    return (0, *range(2, ndim), 1)
+
+
+@cache
+def channels_first(ndim: int) -> tuple[int, ...]:
+    """Return the order of axes that moves the last one to axis 1."""
+    return (0, ndim - 1, *range(1, ndim - 1))
+
+
+def to_last(x: mx.array, last: bool) -> mx.array:
+    """Return X, its channels at axis 1, with them as the last axis; as it is where they lie there (LAST)."""
+    return x if last else x.transpose(channels_last(x.ndim))
+
+
+def from_last(x: mx.array, last: bool) -> mx.array:
+    """Return X, its channels as the last axis, with them at axis 1; as it is where they stay there (LAST)."""
+    return x if last else x.transpose(channels_first(x.ndim))
 
 
 def per_channel(vector: mx.array, ndim: int) -> mx.array:

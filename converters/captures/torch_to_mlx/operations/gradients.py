@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
 from typing import Any
 
 import mlx.core as mx
@@ -103,24 +102,16 @@ def alike(operands: Sequence[Any]) -> list[mx.array]:
 
 
 def spread(x: mx.array, shape: Sequence[int]) -> mx.array:
-    """Broadcast X to SHAPE; the gradient is summed axis by axis.
+    """Broadcast X to SHAPE axis by axis, so that its gradient is summed so, the last axis first.
 
     All axes at once, MLX adds one number after another on the CPU, which rounds each time.
     """
-    result: mx.array = _spreading(tuple(shape))(x)
-    return result
-
-
-@lru_cache(maxsize=1024)  # made again in each call, it would take longer than MLX's graph does
-def _spreading(shape: tuple[int, ...]) -> Custom:
-    return with_gradient(lambda x: mx.broadcast_to(x, shape), _axis_by_axis)
-
-
-def _axis_by_axis(g: mx.array, _: mx.array, x: mx.array) -> mx.array:
-    sizes = [1] * (g.ndim - x.ndim) + list(x.shape)
-    for axis in (a for a in reversed(range(g.ndim)) if sizes[a] == 1 != g.shape[a]):
-        g = mx.sum(g, axis=axis, keepdims=True)
-    return g.reshape(x.shape)
+    sizes = [*[1] * (len(shape) - x.ndim), *x.shape]
+    for axis, (own, wanted) in enumerate(zip(sizes, shape, strict=True)):
+        if own != wanted:
+            sizes[axis] = wanted
+            x = mx.broadcast_to(x, sizes)
+    return x
 
 
 def zero_where(condition: mx.array, x: mx.array) -> mx.array:

@@ -86,6 +86,20 @@ class Operation(NamedTuple):
 
 
 _OPERATIONS: dict[str, Operation] = {}
+MAKERS: Final[dict[Callable[..., Any], Callable[..., Callable[..., Any]]]] = {}
+
+
+def made_by(maker: Callable[..., Callable[..., Any]]) -> Callable[[Handler], Handler]:
+    """Let bound calls of the decorated handler run what MAKER returns for their settings, found out once.
+
+    MAKER takes those of the handler's parameters that are no arrays; what it returns takes the others, by name.
+    """
+
+    def mark(handler: Handler) -> Handler:
+        MAKERS[handler] = maker
+        return handler
+
+    return mark
 
 
 def operation(*names: str, promote: Promotion = "none") -> Callable[[Handler], Handler]:

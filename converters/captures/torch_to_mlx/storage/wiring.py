@@ -44,6 +44,7 @@ class Wiring:
     trained: set[str] = field(default_factory=set)
     segments: tuple[str, ...] = ()
     _graphs: dict[tuple[int, bool], Graph] = field(default_factory=dict)
+    _reads: dict[int, list[tuple[str, Location, mx.Dtype]]] = field(default_factory=dict)
 
     def first(self, name: str) -> str:
         """Return the first name of the tensor called NAME; tied names are one tensor."""
@@ -57,6 +58,7 @@ class Wiring:
     def place(self, name: str, array: mx.array, *, trainable: bool) -> None:
         """Store ARRAY under NAME."""
         self.locations[name] = plant(self.root, name, Tensor(array, trainable))
+        self._reads.clear()
 
     def dtype(self, name: str) -> mx.Dtype:
         """Return the dtype in which the graph has the tensor called NAME."""
@@ -96,11 +98,24 @@ class Wiring:
         values = Values(recording.constants) if self.schemes else dict(recording.constants)
         for slot in [*self.slots.values(), *(slot for _, slot in self.sums.values())]:
             values.update((name, self.locations[name].get()) for name in slot.parameters)
+        if not self.schemes and not self.sums:
+            for value, location, dtype in self._plain_reads(recording):
+                values[value] = cast(location.get(), dtype)
+            return values
         for value, name in recording.reads.items():
             dict.__setitem__(values, value, self.value(name))
             if self.sums and self.first(name) in self.sums:
                 values[value] = summed(values[value], values, self.sums[self.first(name)][1])
         return values
+
+    def _plain_reads(self, recording: Recording) -> list[tuple[str, Location, mx.Dtype]]:
+        """Return graph value -> where its array lives and the dtype that the graph has it in, found out once."""
+        if id(recording) not in self._reads:
+            named = ((value, *recording.names[it]) for value, it in recording.reads.items())
+            self._reads[id(recording)] = [
+                (value, self.locations[first], mlx_dtype(dtype)) for value, first, dtype in named
+            ]
+        return self._reads[id(recording)]
 
     def follow(self, other: Wiring) -> None:
         """Hold everything where OTHER holds it."""
@@ -109,21 +124,22 @@ class Wiring:
         self.changed()
 
     def changed(self) -> None:
-        """Forget the graphs made so far."""
+        """Forget what was made so far of what is wired now."""
         self._graphs.clear()
+        self._reads.clear()
 
     def graph(self, recording: Recording, *, whole: bool = False) -> Graph:
         """Return the graph of RECORDING with adapters and quantized weights in its steps.
 
-        The segments are single steps of it, unless it is wanted WHOLE.
+        Wanted WHOLE, it computes what sites leave, too, and its segments are no single steps.
         """
-        key = id(recording), whole or not self.segments
+        key = id(recording), whole
         if key not in self._graphs:
             made = self._made(recording)
             slots = {
                 value: self.slots[it] for value, it in recording.reads.items() if it in self.slots
             }
-            self._graphs[key] = made if key[1] else segmented(made, self.segments, slots)
+            self._graphs[key] = made if whole else segmented(made.lean(), self.segments, slots)
         return self._graphs[key]
 
     def _made(self, recording: Recording) -> Graph:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
 from ..axes import at, axes_of, axis_of
-from ..registry import operation, register
+from ..registry import made_by, operation, register
 
 
 def _same(x: mx.array) -> mx.array:
@@ -28,11 +28,27 @@ register(
     {
         "type_as": lambda x, _: x,
         "view _unsafe_view view_copy": mx.reshape,
-        "permute permute_copy": lambda x, dims: x.transpose(axes_of(x, dims)),
         "unsqueeze unsqueeze_copy": mx.expand_dims,
     },
     arity=2,
 )
+
+
+def _permuting(dims: Sequence[int]) -> Callable[[mx.array], mx.array]:
+    axes = [dim % len(dims) for dim in dims]
+
+    def permute(self: mx.array) -> mx.array:
+        return self.transpose(axes)
+
+    return permute
+
+
+@operation("permute", "permute_copy")
+@made_by(_permuting)
+def _permute(self: mx.array, dims: Sequence[int]) -> mx.array:
+    return _permuting(dims)(self)
+
+
 register(
     {
         "transpose.int": lambda x, a, b: mx.swapaxes(x, a, b) if x.ndim else x,

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 import mlx.core as mx
 
-from ...dtypes import is_float
-from ..axes import repeated
+from ..axes import channels_last, from_last, repeated, to_last
 from ..gradients import on_cpu, spread
-from ..registry import operation, register
-from .taps import Steps, convolved, stretched
+from ..registry import made_by, operation
+from .taps import Steps, by_mlx, convolved, stretched
 
 Sizes = int | Sequence[int]
+_FLOATS: Final = frozenset({mx.float16, mx.bfloat16, mx.float32, mx.float64, mx.complex64})
 MOST_GROUPS: Final = 64  # that become an operation each
 
 
@@ -28,19 +28,6 @@ class Window(NamedTuple):
     output_padding: Sizes = 0
 
 
-def _window(options: dict[str, Any]) -> Window:
-    """Return OPTIONS with tuples for lists, so that what is found out of them can be kept."""
-    hashable: dict[str, Any] = {
-        key: tuple(it) if isinstance(it, list) else it for key, it in options.items()
-    }
-    return Window(**hashable)
-
-
-def channels_last(ndim: int) -> list[int]:
-    """Return the order of axes that moves axis 1 to the end."""
-    return [0, *range(2, ndim), 1]
-
-
 def _pads(window: Window, kernel: Sequence[int]) -> tuple[list[int], list[int]]:
     """Return the padding before and after each axis; ``same`` may add one more after."""
     count = len(kernel)
@@ -52,24 +39,19 @@ def _pads(window: Window, kernel: Sequence[int]) -> tuple[list[int], list[int]]:
 
 
 def _forward(x: mx.array, weight: mx.array, window: Window) -> mx.array:
-    steps = _steps(window, weight.shape[2:])
+    steps, plain = _steps(window, weight.shape[2:])
     weight = weight.transpose(channels_last(weight.ndim))
-    if on_cpu() and window.groups == 1:
-        return convolved(x, weight, steps)
-    return mx.conv_general(
-        x,
-        weight,
-        stride=steps.stride,
-        padding=steps.padding,
-        kernel_dilation=steps.dilation,
-        groups=window.groups,
-    )
+    if window.groups > 1 or plain or not on_cpu():
+        return by_mlx(x, weight, steps, window.groups)
+    return convolved(x, weight, steps)
 
 
 @lru_cache(maxsize=1024)  # found again in each call, it would take longer than MLX's graph does
-def _steps(window: Window, kernel: tuple[int, ...]) -> Steps:
+def _steps(window: Window, kernel: tuple[int, ...]) -> tuple[Steps, bool]:
+    """Return how a KERNEL moves, and whether that is plain along one or two axes."""
     stride, dilation = (repeated(n, len(kernel)) for n in (window.stride, window.dilation))
-    return Steps(stride, _pads(window, kernel), dilation)
+    steps = Steps(stride, _pads(window, kernel), dilation)
+    return steps, steps.plain and len(kernel) < 3
 
 
 def _transposed(x: mx.array, weight: mx.array, window: Window) -> mx.array:
@@ -88,21 +70,16 @@ def _transposed(x: mx.array, weight: mx.array, window: Window) -> mx.array:
         for n, s, p, span, e in zip(x.shape[1:-1], stride, padding, spans, extra, strict=True)
     ]
     after = [(0, -(-e // s)) for e, s in zip(extra, stride, strict=True)]
+    around = [max(n - p, 0) for n, p in zip(spans, padding, strict=True)]
     y = _stretched(
         mx.pad(x, [(0, 0), *after, (0, 0)]) if any(extra) else x,
         _flippable(weight, window.groups).transpose(channels_last(weight.ndim)),
-        Steps(
-            stride, _both([max(n - p, 0) for n, p in zip(spans, padding, strict=True)]), dilation
-        ),
+        Steps(stride, (around, around), dilation),
         window.groups,
     )
     cuts = [max(p - span, 0) for span, p in zip(spans, padding, strict=True)]
     region = [slice(cut, cut + size) for cut, size in zip(cuts, sizes, strict=True)]
     return y[(slice(None), *region)]
-
-
-def _both(padding: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-    return padding, padding
 
 
 def _stretched(x: mx.array, weight: mx.array, steps: Steps, groups: int) -> mx.array:
@@ -117,9 +94,9 @@ def _stretched(x: mx.array, weight: mx.array, steps: Steps, groups: int) -> mx.a
         x,
         weight,
         stride=1,
-        padding=list(steps.padding[0]),
-        kernel_dilation=list(steps.dilation),
-        input_dilation=list(steps.stride),
+        padding=steps.padding[0],
+        kernel_dilation=steps.dilation,
+        input_dilation=steps.stride,
         groups=groups,
         flip=True,
     )
@@ -166,42 +143,60 @@ def convolve(
     bias: mx.array | None,
     window: Window,
     transposed: bool = False,
+    last: bool = False,
 ) -> mx.array:
-    """Convolve X, shape ``(batch, channels, ...)`` or without the batch, in torch's layout."""
-    if not is_float(x):
+    """Convolve X, shape ``(batch, channels, ...)`` or without the batch, or with channels LAST."""
+    if x.dtype not in _FLOATS:
         x, weight = x.astype(mx.float32), weight.astype(mx.float32)
     batched = x if x.ndim == weight.ndim else x[None]
-    moved = batched.transpose(channels_last(batched.ndim))
+    moved = to_last(batched, last)
     y = _in_groups(_transposed if transposed else _forward, moved, weight, window)
     y = y if bias is None else y + spread(bias, y.shape)
-    y = mx.moveaxis(y, -1, 1)
+    y = from_last(y, last)
     return y if x.ndim == weight.ndim else y[0]
 
 
+def _convolving(  # noqa: PLR0913, PLR0917 - the schemas'
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    output_padding: Sizes = 0,
+    transposed: bool = False,
+    last: bool = False,
+) -> Callable[..., mx.array]:
+    given: tuple[Any, ...] = (stride, padding, dilation, groups, output_padding)
+    numbers: list[Any] = [tuple(it) if isinstance(it, list) else it for it in given]
+    window = Window(*numbers)
+
+    def convolution(input_: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
+        return convolve(input_, weight, bias, window, transposed, last)
+
+    return convolution
+
+
+_turning = partial(_convolving, transposed=True)
+
+
+@operation("convolution", *(f"conv{n}d{kind}" for n in (1, 2, 3) for kind in ("", ".padding")))
+@made_by(_convolving)
 def _convolution(
-    input_: mx.array, weight: mx.array, bias: mx.array | None = None, **window: Any
+    input_: mx.array,
+    weight: mx.array,
+    bias: mx.array | None = None,
+    last: bool = False,
+    **window: Any,
 ) -> mx.array:
-    return convolve(input_, weight, bias, _window(window))
+    return _convolving(**window, last=last)(input_, weight, bias)
 
 
+@operation("conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input")
+@made_by(_turning)
 def _convolution_transpose(
-    input_: mx.array, weight: mx.array, bias: mx.array | None = None, **window: Any
+    input_: mx.array,
+    weight: mx.array,
+    bias: mx.array | None = None,
+    last: bool = False,
+    **window: Any,
 ) -> mx.array:
-    return convolve(input_, weight, bias, _window(window), transposed=True)
-
-
-@operation("convolution")
-def _any_convolution(
-    input_: mx.array, weight: mx.array, bias: mx.array | None, transposed: bool, **window: Any
-) -> mx.array:
-    return convolve(input_, weight, bias, _window(window), transposed)
-
-
-register({f"conv{n}d conv{n}d.padding": _convolution for n in (1, 2, 3)})
-register(
-    {
-        "conv_transpose1d": _convolution_transpose,
-        "conv_transpose2d.input": _convolution_transpose,
-        "conv_transpose3d.input": _convolution_transpose,
-    }
-)
+    return _turning(**window, last=last)(input_, weight, bias)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache, partial, reduce
+from functools import cache, lru_cache, partial, reduce
 from itertools import accumulate, product
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ import numpy as np
 from ...dtypes import is_float
 from ..axes import at, repeated
 from ..gradients import with_gradient, zero_where
-from ..registry import register
+from ..registry import made_by, register
 from .pooling import padded_axis, window_count
 
 Sizes = int | Sequence[int]
@@ -117,20 +117,31 @@ def _max_along(x: mx.array, axis: int, window: _Window, ceil_mode: bool) -> mx.a
     return reduce(_larger, parts).values
 
 
-def _side_by_side(x: mx.array, first: int, windows: list[_Window]) -> bool:
-    """Tell whether every element of X is in one window at most, of few elements, and none beyond X."""
-    axes = zip(x.shape[first:], windows, strict=False)
+@lru_cache(maxsize=1024)  # found again in each call, it would take longer than MLX's graph does
+def _side_by_side(sizes: tuple[int, ...], windows: tuple[_Window, ...]) -> bool:
+    """Tell whether every element of axes of SIZES is in one window at most, of few elements, and none beyond them."""
+    axes = zip(sizes, windows, strict=True)
     whole = (w.stride == w.kernel <= n and not w.padding and w.dilation == 1 for n, w in axes)
     return all(whole) and 1 < math.prod(w.kernel for w in windows) <= MOST
 
 
 def _tiles(x: mx.array, first: int, kernels: Sequence[int]) -> mx.array:
     """Split axes of X, from FIRST on, into windows and their elements; what is left over is cut off."""
-    for axis, kernel in reversed(list(enumerate(kernels, first))):
-        whole, left = divmod(x.shape[axis], kernel)
-        x = x[at(x, axis, slice(whole * kernel))] if left else x
-        x = mx.unflatten(x, axis, (whole, kernel))
-    return x
+    kept, split = _tiling(x.shape, first, kernels)
+    return (x[kept] if kept else x).reshape(split)
+
+
+@lru_cache(maxsize=1024)
+def _tiling(
+    shape: tuple[int, ...], first: int, kernels: Sequence[int]
+) -> tuple[tuple[slice, ...] | None, tuple[int, ...]]:
+    """Return which elements of an array of SHAPE are in windows, ``None`` for all, and the shape with these split."""
+    last = first + len(kernels)
+    counts = [n // kernel for n, kernel in zip(shape[first:], kernels, strict=False)]
+    sizes = [n * kernel for n, kernel in zip(counts, kernels, strict=True)]
+    cut = None if [*shape[first:last]] == sizes else tuple(map(slice, (*shape[:first], *sizes)))
+    pairs = [size for pair in zip(counts, kernels, strict=True) for size in pair]
+    return cut, (*shape[:first], *pairs, *shape[last:])
 
 
 @cache
@@ -175,24 +186,47 @@ def _windows(axes: int, *sizes: Sizes) -> list[_Window]:
     return [_Window(*each) for each in zip(*(repeated(s, axes) for s in sizes), strict=True)]
 
 
+def _pooling(axes: int) -> Callable[..., Callable[[mx.array], mx.array]]:
+    def pooling(
+        kernel_size: Sizes,
+        stride: Sizes = (),
+        padding: Sizes = 0,
+        dilation: Sizes = 1,
+        ceil_mode: bool = False,
+        last: bool = False,
+    ) -> Callable[[mx.array], mx.array]:
+        windows = (*_windows(axes, kernel_size, stride or kernel_size, padding, dilation),)
+        kernels = tuple(window.kernel for window in windows)
+
+        def pool(self: mx.array) -> mx.array:
+            channels = self.ndim - axes - 1
+            moved = self if last else mx.moveaxis(self, channels, -1)  # as convolutions leave them
+            if not ceil_mode and _side_by_side(moved.shape[channels:-1], windows):
+                moved = _tops(channels, kernels)(moved)
+            else:
+                for axis, window in reversed(list(enumerate(windows, channels))):  # last axis first
+                    moved = _max_along(moved, axis, window, ceil_mode)
+            return moved if last else mx.moveaxis(moved, -1, channels)
+
+        return pool
+
+    return pooling
+
+
 def _max_pool(axes: int) -> Callable[..., mx.array]:
-    def pool(
+    pooling = _pooling(axes)
+
+    @made_by(pooling)
+    def pool(  # noqa: PLR0913, PLR0917 - the schema's
         self: mx.array,
         kernel_size: Sizes,
         stride: Sizes = (),
         padding: Sizes = 0,
         dilation: Sizes = 1,
         ceil_mode: bool = False,
+        last: bool = False,
     ) -> mx.array:
-        windows = _windows(axes, kernel_size, stride or kernel_size, padding, dilation)
-        channels = self.ndim - axes - 1
-        moved = mx.moveaxis(self, channels, -1)  # as convolutions leave them in memory
-        if _side_by_side(moved, channels, windows) and not ceil_mode:
-            tops = _tops(channels, tuple(w.kernel for w in windows))
-            return mx.moveaxis(tops(moved), -1, channels)
-        for axis, window in reversed(list(enumerate(windows, channels))):  # the last axis first
-            moved = _max_along(moved, axis, window, ceil_mode)
-        return mx.moveaxis(moved, -1, channels)
+        return pooling(kernel_size, stride, padding, dilation, ceil_mode, last)(self)
 
     return pool
 

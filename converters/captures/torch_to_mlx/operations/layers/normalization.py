@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from ..axes import from_last, to_last
 from ..registry import operation, register
 
 Optional = mx.array | None
@@ -58,24 +59,27 @@ def _group_norm(
     weight: Optional = None,
     bias: Optional = None,
     eps: float = 1e-5,
+    last: bool = False,
 ) -> mx.array:
     """Wu and He 2018, equation 1; channels last, as convolutions leave them in memory."""
     if not input_.size:
         return input_
-    x = _wide(mx.moveaxis(input_, 1, -1))
-    flat = x.reshape(len(x), -1, x.shape[-1])
+    x = _wide(to_last(input_, last))
+    batch, channels = len(x), x.shape[-1]
+    flat = x.reshape(batch, -1, channels)
+    grouped, each_channel = (batch, num_groups, channels // num_groups), (batch, 1, channels)
+    share = num_groups * batch / x.size
 
     def averaged(values: mx.array) -> mx.array:
         """Average all places, shape ``(batch, places, channels)``, within each group."""
-        groups = mx.mean(values, axis=1).reshape(len(x), num_groups, -1)
-        each = mx.mean(groups, axis=-1, keepdims=True)
-        return mx.broadcast_to(each, groups.shape).reshape(len(x), 1, -1)
+        groups = values.sum(1, True).reshape(grouped).sum(-1, True) * share
+        return mx.broadcast_to(groups, grouped).reshape(each_channel)
 
     centred = flat - averaged(flat)
     scale = mx.rsqrt(averaged(centred * centred) + eps)
     normal = centred * (scale if weight is None else scale * weight)
     normal = normal if bias is None else normal + bias
-    return mx.moveaxis(normal.reshape(x.shape).astype(input_.dtype), -1, 1)
+    return from_last(normal.reshape(x.shape).astype(input_.dtype), last)
 
 
 class Statistics(NamedTuple):
@@ -127,6 +131,7 @@ def _batch_norm(
     eps: float,
     momentum: float = 0.0,
     training: bool = False,
+    last: bool = False,
     **tensors: Optional,
 ) -> BatchNorm:
     """Normalize by the batch's statistics in training, else by the running ones.
@@ -134,7 +139,7 @@ def _batch_norm(
     Channels are moved to the end, where convolutions leave them in memory: nothing is copied.
     """
     running = Statistics(tensors.get("running_mean"), tensors.get("running_var"))
-    moved = _wide(mx.moveaxis(input_, 1, -1))
+    moved = _wide(to_last(input_, last))
     if training:
         normal = _trained(moved, running, momentum, eps)
     else:
@@ -142,7 +147,7 @@ def _batch_norm(
     weight, bias = tensors.get("weight"), tensors.get("bias")
     output = normal.output * (normal.deviation if weight is None else normal.deviation * weight)
     output = (output if bias is None else output + bias).astype(input_.dtype)
-    return normal._replace(output=mx.moveaxis(output, -1, 1))
+    return normal._replace(output=from_last(output, last))
 
 
 @operation("instance_norm")

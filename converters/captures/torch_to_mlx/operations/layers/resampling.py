@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache, reduce
+from functools import lru_cache, reduce
+from itertools import count as count_from
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ......errors import MismatchError
+from ..axes import from_last, to_last
 from ..registry import operation
 
 Floats = NDArray[np.floating[Any]]
@@ -34,25 +36,24 @@ class _Taps(NamedTuple):
     weights: Floats
 
 
-def _axes(x: mx.array, output_size: Sizes, factors: Factors) -> list[_Axis]:
-    """Return how each spatial axis is resampled; factors count where both are given."""
-    axes = range(2, x.ndim)
-    counts = output_size or [int(x.shape[a] * f) for a, f in zip(axes, factors or (), strict=True)]
-    _check(x, counts)
+def _axes(sizes: Sequence[int], output_size: Sizes, factors: Factors) -> list[_Axis]:
+    """Return how each spatial axis, of SIZES, is resampled; factors count where both are given."""
+    counts = output_size or [int(n * f) for n, f in zip(sizes, factors or (), strict=True)]
+    _check(sizes, counts)
     ratios = [
-        1 / factor if factor else x.shape[axis] / count
-        for axis, count, factor in zip(axes, counts, factors or [0] * len(counts), strict=True)
+        1 / factor if factor else size / count
+        for size, count, factor in zip(sizes, counts, factors or [0] * len(counts), strict=True)
     ]
-    return [_Axis(*each) for each in zip(axes, counts, ratios, strict=True)]
+    return [_Axis(*each) for each in zip(count_from(2), counts, ratios, strict=False)]
 
 
-def _check(x: mx.array, counts: Sizes) -> None:
+def _check(sizes: Sequence[int], counts: Sizes) -> None:
     """Refuse to make nothing, or something of nothing, as torch does.
 
     Raises:
-        MismatchError: an axis of X has no elements, or would have none of COUNTS.
+        MismatchError: an axis has no elements, or would have none of COUNTS.
     """
-    pairs = zip(x.shape[2:], counts or (), strict=False)
+    pairs = zip(sizes, counts or (), strict=False)
     if wrong := next((pair for pair in pairs if min(pair) < 1), None):
         what = "the module interpolates {} to {} elements: give it larger inputs".format(*wrong)
         raise MismatchError("the inputs do not fit the captured module", [what])
@@ -95,7 +96,6 @@ class _Nearest(NamedTuple):
     times: int | None
 
 
-@cache
 def _nearest_of(length: int, count: int, ratio: float, shift: float) -> _Nearest:
     """Return what COUNT new elements take of LENGTH old ones, RATIO of an old one apart."""
     places = np.floor((np.arange(count, dtype=np.float32) + shift) * np.float32(ratio))
@@ -106,20 +106,29 @@ def _nearest_of(length: int, count: int, ratio: float, shift: float) -> _Nearest
 
 
 def _nearest(shift: float) -> Callable[..., mx.array]:
+    @lru_cache(maxsize=1024)  # found again in each call, it would take longer than MLX's graph does
+    def taken(
+        sizes: tuple[int, ...], counts: tuple[int, ...] | None, factors: tuple[float, ...] | None
+    ) -> list[_Nearest]:
+        axes = zip(sizes, _axes(sizes, counts, factors), strict=True)
+        return [_nearest_of(size, it.length, it.ratio, shift) for size, it in axes]
+
     def resample(
-        input_: mx.array, output_size: Sizes = None, scale_factors: Factors = None, **named: Any
+        input_: mx.array,
+        output_size: Sizes = None,
+        scale_factors: Factors = None,
+        last: bool = False,
+        **named: Any,
     ) -> mx.array:
         factors = _named_factors(input_, scale_factors, named)
-        moved = mx.moveaxis(input_, 1, -1)  # as convolutions leave channels in memory
-        axes = _axes(input_, output_size, factors)
-        found = [_nearest_of(input_.shape[axis], *rest, shift) for axis, *rest in axes]
+        moved = to_last(input_, last)  # as convolutions leave channels in memory
+        found = taken(moved.shape[1:-1], output_size and (*output_size,), factors and (*factors,))
         times = [each.times for each in found if each.times is not None]
         if len(times) == len(found):
-            moved = _repeated(moved, times)
-        else:
-            for each, chosen in zip(axes, found, strict=True):
-                moved = mx.take(moved, mx.array(chosen.places), axis=each.axis - 1)
-        return mx.moveaxis(moved, -1, 1)
+            return from_last(_repeated(moved, times), last)
+        for axis, chosen in enumerate(found, 1):
+            moved = mx.take(moved, mx.array(chosen.places), axis=axis)
+        return from_last(moved, last)
 
     return resample
 
@@ -185,7 +194,7 @@ def _resampled(make: Callable[[int, int, float, bool], _Taps]) -> Callable[..., 
         **named: Any,
     ) -> mx.array:
         factors = _named_factors(input_, scale_factors, named)
-        for axis, count, ratio in _axes(input_, output_size, factors):
+        for axis, count, ratio in _axes(input_.shape[2:], output_size, factors):
             taps = make(count, input_.shape[axis], ratio, align_corners)
             input_ = _summed(input_, axis, taps)
         return input_

@@ -23,20 +23,25 @@ VOLUME: Final = 5  # axes; over so many places, sums of float32 err more than to
 class Steps(NamedTuple):
     """How a kernel moves: numbers for each axis, padding before and after."""
 
-    stride: Sequence[int]
-    padding: tuple[Sequence[int], Sequence[int]]
-    dilation: Sequence[int]
+    stride: list[int]
+    padding: tuple[list[int], list[int]]
+    dilation: list[int]
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is neither stretched nor takes more than one step at a time."""
+        return max(self.dilation) == max(self.stride) == 1
 
 
 def convolved(x: mx.array, weight: mx.array, steps: Steps) -> mx.array:
     """Convolve X, shape ``(batch, *sizes, in)``, with WEIGHT, ``(out, *kernel, in)``, on the CPU."""
-    many = prod(weight.shape[1:-1]) > MOST or not x.size
     dilated, volume = max(steps.dilation) > 1, x.ndim == VOLUME
-    if many or not (dilated or volume or max(steps.stride) > 1):
-        return _by_mlx(x, weight, steps)
+    many = prod(weight.shape[1:-1]) > MOST or not x.size
+    if many or (steps.plain and not volume):
+        return by_mlx(x, weight, steps)
     if dilated and not volume:
         return _by_products(x, weight, steps)
-    forward = _by_products if dilated else _by_mlx
+    forward = _by_products if dilated else by_mlx
     result: mx.array = with_gradient(
         lambda x, weight: forward(x, weight, steps), partial(_gradient, steps)
     )(x, weight)
@@ -55,15 +60,9 @@ def _gradient(
     return of_x, of_weight.astype(weight.dtype)
 
 
-def _by_mlx(x: mx.array, weight: mx.array, steps: Steps) -> mx.array:
-    before, after = map(list, steps.padding)
-    return mx.conv_general(
-        x,
-        weight,
-        stride=list(steps.stride),
-        padding=(before, after),
-        kernel_dilation=list(steps.dilation),
-    )
+def by_mlx(x: mx.array, weight: mx.array, steps: Steps, groups: int = 1) -> mx.array:
+    """Convolve X with WEIGHT, of which each of GROUPS sees its own channels, by MLX's own operation."""
+    return mx.conv_general(x, weight, *steps[:2], steps.dilation, 1, groups)
 
 
 def _by_products(x: mx.array, weight: mx.array, steps: Steps) -> mx.array:

@@ -252,4 +252,5 @@ def test_a_recording_read_back_computes_again_and_takes_corrections_as_the_first
     assert len(recorded) == 1
     (first, own), (again, read) = seen
     assert np.array_equal(first, again)
-    assert "segment in 3" in own and read == own
+    assert "segment in 3" in own
+    assert read == own

@@ -98,8 +98,7 @@ def steps():
     """Return a function: (captured) -> the names of its operations, as they are run."""
 
     def names(captured):
-        return [
-            step.label.split()[0].removeprefix("aten.") for step in captured.recording.graph.steps
-        ]
+        graph = captured._wiring.graph(captured.recording)
+        return [step.operation.removeprefix("aten.") for step in graph.steps]
 
     return names

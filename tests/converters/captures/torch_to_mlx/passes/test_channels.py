@@ -73,7 +73,15 @@ def test_other_operations_and_other_axes_stay(steps):
             return y + other, y[0] + 1, y.flatten(2) * 2
 
     inputs = {"x": torch.randn(2, 3, 4, 4), "other": torch.randn(2, 4, 4, 4)}
-    assert "permute.default" not in steps(capture(Other(), inputs=inputs))
+    names = steps(capture(Other(), inputs=inputs))
+    assert names.count("permute.default") == 2  # around the convolution
+
+
+def test_pools_norms_and_convolutions_hand_their_axes_on(steps):
+    layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.GroupNorm(2, 8)]
+    turned = [nn.Upsample(scale_factor=2), nn.ConvTranspose2d(8, 4, 2), nn.Conv2d(4, 4, 1)]
+    captured = capture(nn.Sequential(*layers, *turned), inputs={"input": torch.randn(2, 3, 8, 8)})
+    assert steps(captured).count("permute.default") == 2  # in and out
 
 
 def test_a_convolution_without_a_batch_stays(steps):
