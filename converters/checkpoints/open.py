@@ -132,6 +132,26 @@ def _refuse_rival(chosen: Path, checkpoint: Checkpoint) -> None:
         )
 
 
+def refuse_others(checkpoint: Checkpoint, library: str | None) -> None:
+    """Refuse files beside those of CHECKPOINT, in MLX's layout, from which LIBRARY reads its tensors too.
+
+    mlx-lm reads all ``model*.safetensors``, whatever an index says; mlx-vlm every file where there is none.
+
+    Raises:
+        BadInputError: there is one, and nothing tells whose values the library keeps.
+    """
+    vlm, index = library == "mlx-vlm", checkpoint.path.name.endswith(".index.json")
+    pattern = "*.safetensors" if vlm else "model*.safetensors"
+    others = () if vlm and index else checkpoint.ignored
+    for file in (it for it in others if it.match(pattern) and it.name != "consolidated.safetensors"):
+        twice = sorted(_open_file(file).headers.keys() & checkpoint.headers.keys())
+        if twice:
+            raise BadInputError(
+                f"{file.parent}: {file.name} has {len(twice)} of the tensors of {checkpoint.path.name} too, such as"
+                f" {twice[0]}, and {library or 'mlx-lm'} reads both; move away the file that is not meant"
+            )
+
+
 def _tensor_files(folder: Path) -> list[Path]:
     return sorted(
         path

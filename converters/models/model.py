@@ -14,6 +14,7 @@ from ..adapters.adapter import Adapter
 from ..checkpoints import Checkpoint, open_checkpoint
 from ..checkpoints.arrays import FileArrays
 from ..checkpoints.derived import Overlay
+from ..checkpoints.open import refuse_others
 from ..common.hints import command
 from ..libraries import Target
 from ..values import LowRank
@@ -145,9 +146,17 @@ class Model:
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
-        """The tensor files."""
-        if self.tensors is not None:
-            return self.tensors
+        """The tensor files.
+
+        Raises:
+            BadInputError: there are none, or files beside them from which MLX's libraries read the same tensors.
+        """
+        found = self._opened() if self.tensors is None else self.tensors
+        if self.framework == "mlx":
+            refuse_others(found, self.reader)
+        return found
+
+    def _opened(self) -> Checkpoint:
         if self.path is None:
             raise BadInputError(
                 f"{self.spec} has no weights on disk; save them in a directory of their own"

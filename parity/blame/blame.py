@@ -19,8 +19,8 @@ from ..check.distances import Distance, distance
 from ..probes.probes import Probe
 from ..reference.floors import Floor
 from ..weights.reference_index import Explanation
-from .diagnosis import BEFORE, diagnose
-from .evidence import INPUT, Observation, multiple
+from .diagnosis import BEFORE, UNKNOWN, diagnose
+from .evidence import INPUT, WHOLE_MODEL, Observation, multiple
 
 Recording = Mapping[str, Array]  # site -> output; site + "|in" -> first input
 
@@ -30,7 +30,6 @@ Recording = Mapping[str, Array]  # site -> output; site + "|in" -> first input
 # after the catalogue's faults had been seen too. A study over widths and lengths is still to be made.
 LOCAL_FLOOR: Final = Floor(k=16.0, k_token=24.0, c=1.0, null_99_9=5.4, cases=2)
 SYSTEMIC: Final = 0.5  # share of leaf sites that must err for the fault to be everywhere
-WHOLE_MODEL: Final = "(model)"
 SAME_FACTOR: Final = 0.01  # a scale that is kept in 16 bits is off by less
 
 
@@ -72,8 +71,11 @@ class LocalError(NamedTuple):
 
 def forced(recording: Recording) -> dict[str, Array]:
     """Return RECORDING as corrections for a run in float32 or narrower."""
-    with np.errstate(over="ignore"):  # a float64 mask's least number is minus infinity in float32
-        return {site: array.astype(np.float32) for site, array in recording.items()}
+    return {site: narrowed(array) for site, array in recording.items()}
+
+
+# What was seen, on which probe, the candidate corrected at which sites -> site, kind and evidence.
+Explain = Callable[[Observation, Probe, Collection[str]], tuple[str, str, str] | None]
 
 
 class Recordings(NamedTuple):
@@ -85,12 +87,14 @@ class Recordings(NamedTuple):
         own: the source's own, in float32 as a rule, from the reference's inputs.
         corrected_at: returns its own where the sites that it is given alone are the reference's. What a
             candidate has no site for it computes itself, and errs by that in the next one.
+        explain: finds what no recorded value tells, in the source itself.
     """
 
     probes: Sequence[Probe]
     reference: Sequence[Recording]
     own: Sequence[Recording]
     corrected_at: Callable[[Collection[str]], Sequence[Recording]] | None = None
+    explain: Explain | None = None
 
 
 def blame(
@@ -112,6 +116,7 @@ def blame(
     worst: dict[str, tuple[LocalError, Observation]] = {}
     errors: list[LocalError] = []
     order: dict[str, None] = {}
+    corrected: dict[str, tuple[Probe, set[str]]] = {}
     for number, probe, wanted in zip(
         range(len(own)), recorded.probes, recorded.reference, strict=False
     ):
@@ -121,6 +126,7 @@ def blame(
         if complete and (lost := not_computed(wanted, sites, explanations)):
             return lost
         order |= dict.fromkeys(sites)
+        corrected[probe.name] = probe, {it for it in wanted if fits(wanted[it], sites.get(it))}
         for error in local_errors(probe, wanted, own[number], sites, LOCAL_FLOOR):
             errors.append(error)
             before = worst.get(error.site)
@@ -128,7 +134,16 @@ def blame(
                 worst[error.site] = error, _observe(error, probe, wanted, sites[error.site])
     holders = {parent(site) for wanted in recorded.reference for site in wanted}
     worst = without_other_cuts(worst)
-    return _systemic(errors, worst, holders) or _faults(worst, explanations, [*order])
+
+    def explain(error: LocalError, it: Observation) -> tuple[str, str, str] | None:
+        return recorded.explain(it, *corrected[error.probe]) if recorded.explain else None
+
+    return _systemic(errors, worst, holders) or _faults(worst, explanations, [*order], explain)
+
+
+def fits(wanted: Array, found: Array | None) -> bool:
+    """Say whether a site has what was FOUND, in the shape of what is WANTED: then it was corrected."""
+    return found is not None and found.shape == wanted.shape
 
 
 def not_computed(
@@ -142,12 +157,28 @@ def not_computed(
     direct = {parent(one.source or one.name) for one in explanations}
     holding = {holder for it in direct for holder in holders_of(it)}
     lost = {it for it in reference if it in holding and it not in computed}
-    for it in sorted(holding - direct, key=len, reverse=True):  # all that has weights in it is lost
-        if it in reference and {one for one in holding if parent(one) == it} <= lost:
+    for it in sorted(holding & reference.keys(), key=len, reverse=True):
+        inner = {one for one in holding if parent(one) == it}
+        own = it in direct and not passes_on(
+            it, reference, sites
+        )  # computes with weights of its own
+        if inner and inner <= lost and not own:  # all that has weights in it is lost
             lost.add(it)
     words = "the reference computes it, the candidate nothing in its place"
     outermost = (it for it in reference if it in lost and parent(it) not in lost)
     return [Fault(it, "skipped", words, float("inf")) for it in outermost]
+
+
+def passes_on(site: str, reference: Recording, sites: Recording) -> bool:
+    """Say whether SITE has what the reference gives to it, to the last bit of float32."""
+    given = reference.get(site + INPUT)
+    return given is not None and site in sites and np.array_equal(sites[site], narrowed(given))
+
+
+def narrowed(array: Array) -> Array:
+    """Return ARRAY in float32; a float64 mask's least number is minus infinity there."""
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32)
 
 
 def holders_of(site: str) -> list[str]:
@@ -308,6 +339,7 @@ def _faults(
     worst: Mapping[str, tuple[LocalError, Observation]],
     explanations: Sequence[Explanation],
     order: Sequence[str],
+    explain: Callable[[LocalError, Observation], tuple[str, str, str] | None],
 ) -> list[Fault]:
     wrong: dict[str, list[Explanation]] = {}
     for it in explanations:
@@ -324,6 +356,8 @@ def _faults(
             kind, evidence = diagnose(observation)
         if kind == BEFORE:
             guilty, kind = culprit(site + INPUT, order), "branch"
+        if kind == UNKNOWN and (found := explain(error, observation)):
+            guilty, kind, evidence = found
         faults[guilty] = Fault(guilty, kind, evidence, error.ratio)
     return without_other_outputs([*faults.values()])
 

@@ -17,6 +17,7 @@ from .attention import (
 from .evidence import Hypothesis, Observation
 
 BEFORE: Final = "branch before"  # the fault lies in what the holder of the site feeds it
+UNKNOWN: Final = "unknown"
 
 HYPOTHESES: Final[tuple[tuple[str, Hypothesis], ...]] = (
     ("shape", evidence.shape),
@@ -66,4 +67,4 @@ def diagnose(it: Observation) -> tuple[str, str]:
                 return kind, found
     module = it.site.removesuffix(evidence.INPUT)
     where = "the difference" if module == it.site else f"what reaches {module}"
-    return "unknown", f"no kind of fault that is known here accounts for {where}"
+    return UNKNOWN, f"no kind of fault that is known here accounts for {where}"

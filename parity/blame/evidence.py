@@ -19,6 +19,7 @@ from ..check.distances import describe_non_finite, select_tokens
 from ..weights.orders import describe_order, match_rows
 
 INPUT: Final = "|in"
+WHOLE_MODEL: Final = "(model)"
 RESIDUE: Final = 0.05  # share of a difference that a hypothesis may leave unexplained
 NOISE: Final = 4.0  # ... or this many times the source's own error, whichever is more
 

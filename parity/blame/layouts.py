@@ -14,6 +14,7 @@ from ...converters.values import Array
 
 Axes = tuple[int, ...]
 MOST_AXES: Final = 5
+ROWS: Final = 2  # axes of an array that has a row for each token
 NEARER: Final = 0.5  # values tell an order whose gap is less than this share of any other's
 
 
@@ -36,10 +37,20 @@ def put_back(array: Array, axes: Axes, shape: tuple[int, ...]) -> Array:
 def fitting(wanted: tuple[int, ...], found: tuple[int, ...]) -> Iterator[Axes]:
     """Yield the orders of axes in which an array of shape WANTED may lie as one of shape FOUND.
 
+    Rows of all tokens together, as a mixture of experts takes them, may be apart by text in FOUND.
+
     >>> list(fitting((2, 8, 4, 6), (2, 24, 8))), list(fitting((2, 5, 5), (2, 5, 5)))
     ([(0, 2, 3, 1), (0, 3, 2, 1)], [(0, 1, 2), (0, 2, 1)])
+    >>> list(fitting((10, 8), (2, 5, 8)))
+    [(0, 1)]
     """
-    if math.prod(wanted) != math.prod(found) or not 0 < len(found) <= len(wanted) <= MOST_AXES:
+    if math.prod(wanted) != math.prod(found) or not 0 < len(wanted) <= MOST_AXES:
+        return
+    if len(found) > len(wanted):
+        if len(wanted) == ROWS and wanted[-1] == found[-1]:
+            yield (0, 1)
+        return
+    if not found:
         return
     for axes in permutations(range(len(wanted))):
         moved = tuple(wanted[axis] for axis in axes)

@@ -6,7 +6,7 @@ import importlib.util
 import math
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ...converters.common.memory import pass_on_shortage
 from ...converters.common.policy import full_tokens
@@ -19,8 +19,8 @@ from ..goldens.recorder import Recorder
 from ..probes.probes import Probe
 from ..weights.reference_index import Explanation
 from ..weights.weights import base_weights
-from .blame import Fault, Recording, Recordings, blame
-from .evidence import INPUT
+from .blame import Explain, Fault, Recording, Recordings, blame
+from .evidence import INPUT, Observation
 from .pairing import Paired, paired_sites
 
 MEMORY: Final = 800_000_000  # bytes that all recordings of inner sites may take together
@@ -164,6 +164,21 @@ def own_from(
         return forced_sites(narrow, recorder.signature, recorder.asked, corrections)
 
 
+def explained_by(recorder: Recorder, storage: str) -> Explain:
+    """Return what looks for a fault in the source of RECORDER itself, which is built when it is asked."""
+    made: list[Any] = []
+
+    def explain(it: Observation, probe: Probe, known: Collection[str]) -> Any:
+        from .supposed import Suppositions
+
+        if not made:
+            module = recorder.module("float64", storage)
+            made.append(Suppositions(module, recorder.signature, storage))
+        return made[0].explain(it, probe, known)
+
+    return explain
+
+
 def modules_in(recordings: Sequence[Recording]) -> set[str]:
     """Return the paths of the modules in RECORDINGS."""
     return {site.removesuffix(INPUT).partition("@")[0] for it in recordings for site in it}
@@ -174,7 +189,8 @@ def sites_of(golden: Golden, storage: str, chosen: Sequence[Probe]) -> Recording
     if golden.model is not None and importlib.util.find_spec("torch"):
         recorder = Recorder(golden.model, chosen)
         reference, own = recorder.sites(storage, chosen)
-        return Recordings(chosen, reference, own, partial(own_from, recorder, storage, reference))
+        corrected_at = partial(own_from, recorder, storage, reference)
+        return Recordings(chosen, reference, own, corrected_at, explained_by(recorder, storage))
     reference = golden.sites.get(storage, ())
     return Recordings(
         golden.probes[: len(reference)], reference, golden.source_sites.get(storage, ())

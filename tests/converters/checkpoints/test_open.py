@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import safetensors.numpy
 import torch
 
 from weighbridge.converters.checkpoints import open_checkpoint
+from weighbridge.converters.models import open as open_model
 from weighbridge.errors import BadInputError
 
 # From the file that wins over all others to the one that wins only alone.
@@ -106,3 +108,35 @@ def test_what_cannot_be_opened_is_told(case, tmp_path):
     make, message = REFUSED[case]
     with pytest.raises(BadInputError, match=message):
         open_checkpoint(make(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("names", "refused"),
+    [
+        (("model.safetensors", "model_old.safetensors"), True),
+        (("model.safetensors", "model-00001-of-00002.safetensors"), True),
+        (("model.safetensors", "weights.safetensors"), False),  # mlx-lm does not read it
+    ],
+)
+def test_a_file_from_which_mlx_reads_the_same_tensors_too_is_refused(names, refused, tmp_path):
+    for value, name in enumerate(names):
+        arrays = {"layer.weight": np.full(2, value, np.float32)}
+        safetensors.numpy.save_file(arrays, tmp_path / name, metadata={"format": "mlx"})
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    model = open_model(tmp_path)
+    assert model.framework == "mlx"
+    with (
+        pytest.raises(BadInputError, match=f"{names[1]} has 1 of the tensors")
+        if refused
+        else nullcontext()
+    ):
+        model.checkpoint.read("layer.weight")
+
+
+def test_a_file_beside_that_has_other_tensors_is_left_alone(tmp_path):
+    for name in ("model", "model_more"):
+        arrays = {f"{name}.weight": np.ones(2, np.float32)}
+        safetensors.numpy.save_file(
+            arrays, tmp_path / f"{name}.safetensors", metadata={"format": "mlx"}
+        )
+    assert open_model(tmp_path).checkpoint.headers.keys() == {"model.weight"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import mlx.core as mx
+import numpy as np
 import torch
 from mlx import nn as mlx_nn
 from safetensors.numpy import load_file, save_file
@@ -15,6 +16,7 @@ from weighbridge.converters.planning.opening import open as open_model
 from weighbridge.jobs.api import convert
 from weighbridge.parity.blame import locating
 from weighbridge.parity.check.check import check
+from weighbridge.parity.check.live import compare_modules
 from weighbridge.tests.support.atlas.tiny import make
 
 
@@ -97,3 +99,27 @@ def test_what_a_candidate_has_no_site_for_does_not_make_a_fault_of_the_next_one(
     ]
     verdict = check(*sides, quick=True)
     assert [(it.site, it.kind) for it in verdict.faults] == [("down", "scale")]
+
+
+class OwnScale(nn.Module):
+    """A residual layer with a weight of its own beside those of its submodules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.scale = nn.Linear(8, 8), nn.Parameter(torch.full((8,), 0.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.scale * self.inner(x)
+
+
+class Skipped(OwnScale):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def test_a_skipped_layer_that_has_weights_of_its_own_is_named_and_not_its_parts():
+    right = nn.Sequential(nn.Linear(8, 8), OwnScale(), nn.Linear(8, 8))
+    wrong = copy.deepcopy(right)
+    wrong[1].__class__ = Skipped
+    [found] = compare_modules(right, wrong, {"input": np.ones((2, 8), np.float32)}).faults
+    assert (found.site, found.kind) == ("1", "skipped")

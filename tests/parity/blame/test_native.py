@@ -21,6 +21,7 @@ from weighbridge.jobs.checking import compare
 from weighbridge.parity.blame.blame import Recordings, blame
 from weighbridge.parity.blame.pairing import Paired, paired_sites
 from weighbridge.parity.check.candidate import Candidate
+from weighbridge.parity.check.check import check
 from weighbridge.parity.goldens.recorder import Recorder, record
 from weighbridge.parity.probes.probes import make_probes
 from weighbridge.parity.weights.fingerprints import explain
@@ -173,4 +174,14 @@ def test_a_site_has_the_name_of_its_class_whatever_its_files_call_it(tmp_path):
     convert(saved, tmp_path / "mlx", to="mlx", check="none")
     with planted(PLANTED["expert numbers"], tmp_path / "mlx"):
         verdict = compare(record(open_model(str(saved))), open_model(str(tmp_path / "mlx")))
-    assert {it.site for it in verdict.faults} == {f"model.layers.{n}.mlp" for n in range(4)}
+    found = {(it.site, it.kind) for it in verdict.faults}
+    assert found == {(f"model.layers.{n}.mlp.experts", "expert") for n in range(4)}
+
+
+def test_a_fault_of_the_shared_expert_alone_is_named(tmp_path):
+    saved = source("qwen3_next", tmp_path / "torch", seed=3, dtype="float32")
+    convert(saved, tmp_path / "mlx", to="mlx", check="none")
+    with planted(PLANTED["the other half of the gate"], tmp_path / "mlx"):
+        verdict = check(open_model(str(saved)), open_model(str(tmp_path / "mlx")), quick=True)
+    found = {(it.site, it.kind) for it in verdict.faults}
+    assert found == {(f"model.layers.{n}.mlp.shared_expert", "gate") for n in range(4)}

@@ -99,6 +99,8 @@ def text_of(module: Any) -> str:
 
 ATTENTION: Final = r"^(model\.layers|transformer\.h)\.\d+\.(self_)?attn$"
 BLOCK: Final = r"^((model|backbone)\.layers|transformer\.h)\.\d+$"
+# In a mixture of experts these functions are those of the shared expert alone.
+GATED: Final = r"\.(mlp|mixer)(\.shared_expert)?$"
 FAULTS: Final[Mapping[str, Fault]] = {
     "a layer skipped": Fault(blocks(lambda _: lambda self, x, *a, **k: x), BLOCK, "skipped"),
     "no causal mask": Fault(
@@ -113,10 +115,10 @@ FAULTS: Final[Mapping[str, Fault]] = {
         "attention",
     ),
     "the other half of the gate": Fault(
-        in_module("swiglu", lambda plain: lambda gate, x: plain(x, gate)), r"\.(mlp|mixer)$", "gate"
+        in_module("swiglu", lambda plain: lambda gate, x: plain(x, gate)), GATED, "gate"
     ),
     "no activation": Fault(
-        in_module("swiglu", lambda plain: lambda gate, x: gate * x), r"\.(mlp|mixer)$", "activation"
+        in_module("swiglu", lambda plain: lambda gate, x: gate * x), GATED, "activation"
     ),
     "positions of queries": Fault(rotated(later), ATTENTION, "position"),
     "another epsilon in all": Fault(epsilon, r"norm(_f)?$", "epsilon"),
