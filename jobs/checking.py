@@ -82,7 +82,7 @@ def by_codes(
         graph.require_exact_inputs()
     # A graph has the codes of a quantized source as they are, which fingerprints see.
     dense = graph is not None and source and not is_quantized(source)
-    if candidate.framework != "mlprogram" and not dense:
+    if candidate.framework not in ("mlprogram", "gguf") and not dense:
         return reference, None
     from ..parity.packages.compressed import as_compressed
 

@@ -13,6 +13,7 @@ from ...converters.checkpoints.formats.onnx_model import OnnxFile
 from ...converters.common.memory import pass_on_shortage
 from ...converters.common.policy import Policy
 from ...converters.common.users_code import fault_of, raised_by_us
+from ...converters.gguf.checked.tensors import GgufTensors
 from ...converters.models import PROGRAMS, Model, Signature
 from ...converters.models.pictures import Picture
 from ...converters.models.ports import paired, under_other_names
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
     from ..goldens.golden import Golden
 
 FLOAT32_RUNTIMES: Final = frozenset(("torch", "mlx"))  # run any weights in float32 if asked to
-FRAMEWORKS: Final = frozenset(("torch", "transformers", "mlx", "coremltools", "coreai"))
+FRAMEWORKS: Final = frozenset(
+    ("torch", "transformers", "mlx", "coremltools", "coreai", "llama_cpp")
+)
 RANDOM: Final = frozenset(
     f"random_{it}" for it in ("bernoulli", "categorical", "normal", "uniform")
 )
@@ -191,6 +194,7 @@ class Candidate:
         file = self.model.tensors
         rounds = self.program.rounds_activations if self.program else False
         rounds = rounds or (isinstance(file, OnnxFile) and bool(file.rounded))
+        rounds = rounds or (isinstance(file, GgufTensors) and bool(file.coded))
         return rounds and not self.as_source
 
     @cached_property
