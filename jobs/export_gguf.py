@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,15 +21,18 @@ from ..converters.planning.transcoding import Parts, is_quantized, quantized_vie
 from ..converters.quantization import Dequantized
 from ..converters.quantization.recipe import KEY
 from ..converters.runtimes.pretrained import torch_config
+from ..converters.runtimes.programs.llama import LLAMA_CPP
 from ..errors import BadInputError, MismatchError, UnsupportedError
 from .converting import require_apart
+from .judged_gguf import compare_gguf
 from .options import Options
-from .pipeline import Outcome, Written, publish
+from .pipeline import Checked, Facts, Outcome, Written, publish
 
 if TYPE_CHECKING:
     from ..converters.gguf import GgufFile, Plan, Readback
 
 UNREAD: Final = "the file was not read back: UNVERIFIED"
+UNRUN: Final = "llama.cpp itself did not run it"
 
 
 @typed
@@ -54,7 +58,8 @@ def export_gguf(
         base: the checkpoint that LIKE was made from.
         kind: ``F32``, ``F16``, ``BF16`` or ``Q8_0`` for all matrices, of a quantized SOURCE a type
             of blocks too. Without: as in LIKE, of a quantized SOURCE what keeps every value.
-        options: see :class:`Options`; the file is read again unless ``check`` is ``none``.
+        options: see :class:`Options`; unless ``check`` is ``none`` the file is read again, and run in
+            llama.cpp where its binding ``llama_cpp`` is installed.
 
     Raises:
         WeighbridgeError: a file is not what it has to be, a type or architecture is not written, the
@@ -71,7 +76,10 @@ def export_gguf(
     if options.dry_run:
         return place.planned(plan.lines())
     require_other(model, like, target)
-    return publish(place, "", lambda path: written(plan, model, tensors, path, target, options))
+    check = partial(ran, model, options) if options.checks and LLAMA_CPP.installed else None
+    return publish(
+        place, "", lambda path: written(plan, model, tensors, path, target, options), check
+    )
 
 
 def opened(like: Path, model: Model) -> GgufFile:
@@ -111,6 +119,12 @@ def written(
     seen = checked(path, plan, tensors) if options.checks else None
     lines = (*plan.lines(), *(seen.lines() if seen else (UNREAD,)))
     return Written(facts_of(model, plan, seen, target, lines), lines)
+
+
+def ran(model: Model, options: Options, path: Path, facts: Facts) -> Checked:
+    """Run the file at PATH in llama.cpp, and hold it against MODEL, which it was made from."""
+    verdict = compare_gguf(model, path, quick=options.quick, inputs=options.inputs)
+    return Checked(verdict, {"notes": [it for it in facts["notes"] if it != UNRUN]})
 
 
 def tensors_of(model: Model, like: GgufFile, original: str | None) -> Checkpoint:
@@ -223,6 +237,6 @@ def facts_of(
         },
         "read_back": seen and {"exact": seen.exact, "rounded": seen.rounded, "worst": seen.worst},
         "metadata_changed": plan.changed_fields,
-        "notes": [*lines, "llama.cpp itself did not run it"],
+        "notes": [*lines, UNRUN],
         "next": command("-m", target, "-p", "Hello", program="llama-cli"),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,20 +25,22 @@ def compare_gguf(reference: Model, path: Path, **how: Any) -> Verdict:
     """
     candidate, stage = judged(reference, path)
     verdict = compare(reference, candidate, **how)
-    return verdict.preceded_by(stage) if stage else verdict
+    others = tuple(it for it in verdict.stages if it.name != stage.name)
+    return replace(verdict, stages=others).preceded_by(stage)
 
 
-def judged(reference: Model, path: Path) -> tuple[Model, Stage | None]:
-    """Return the model in the file at PATH, and what its metadata say otherwise than REFERENCE, if anything."""
+def judged(reference: Model, path: Path) -> tuple[Model, Stage]:
+    """Return the model in the file at PATH, and whether its metadata say what REFERENCE's configuration does."""
     from ..converters.gguf import GgufFile
     from ..converters.gguf.checked.tensors import tensors_like
     from ..converters.gguf.metadata.settings import require_same
 
-    file, stage = GgufFile(path), None
+    file = GgufFile(path)
+    stage = Stage("configuration", "pass", "its metadata say nothing else than config.json")
     try:
         require_same(file, torch_config(reference), reference.path or Path(reference.spec))
     except MismatchError as error:
-        stage = Stage("settings", "fail", "; ".join(error.problems))
+        stage = stage._replace(status="fail", detail="; ".join(error.problems))
     in_torch = reference.framework != "mlx"
     own = reference.checkpoint if in_torch else torch_side(reference).arrays.checkpoint
     tensors = tensors_like(file, own, reference.spec)
