@@ -87,7 +87,7 @@ QUANTIZED: dict[str, tuple[list[str], list[str]]] = {
     "mxfp4": (["--mode", "mxfp4"], []),
     "nvfp4": (["--mode", "nvfp4"], []),
 }
-WHOLE = ("llama", "qwen3_moe", "gemma3")  # families of which all cases are run; of others four dense and one
+WHOLE = ("llama", "qwen3_moe")  # families of which all cases are run; of others one dense and one quantized
 BLOCKS = ("Q4_0", "Q5_0", "Q4_K_S")  # that come in from llama-quantize, and go out again
 
 
@@ -152,8 +152,8 @@ def tool(*words: Any) -> str:
 
 
 def exports(base: Path, like: Path, folder: Path, most: int | None) -> Iterator[tuple[str, Path, Path, str]]:
-    """Yield case, source, file and what went wrong of exports of the model in BASE; the first MOST of quantized ones."""
-    for kind in DENSE:
+    """Yield case, source, file and what went wrong of exports of the model in BASE: the first MOST of each kind."""
+    for kind in DENSE[:most]:
         file = folder / f"dense-{kind}.gguf"
         yield f"dense, {kind}", base, file, exported(base, file, like, "--type", kind)
     for name, (bits, more) in list(QUANTIZED.items())[:most]:
@@ -192,9 +192,10 @@ def run(name: str, scripts: Scripts, folder: Path, quantize: Path | None) -> dic
     row, base, like = FAMILIES[name], folder / "base" / "tuned", folder / "base.gguf"
     make_base(row, base)
     if said := scripts.model(row, base, like, "f32"):
-        return {"convert_hf_to_gguf.py": {"verdict": "not made", "why": said}}
-    found = {"its own converter": checked(base, like) | {"types": types(like)}}
-    show(name, "its own converter", found["its own converter"])
+        found = {"convert_hf_to_gguf.py": {"verdict": "not made", "why": said}}
+        show(name, *next(iter(found.items())))
+        return found
+    found: dict[str, Any] = {}
     whole = name in WHOLE
     cases = [exports(base, like, folder, None if whole else 1)]
     cases += [around(base, like, folder, quantize)] if quantize and whole else []
@@ -229,21 +230,25 @@ def main() -> None:
         print("not run: needs the binding llama_cpp and a checkout of llama.cpp")
         return
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    there = arguments.out.is_file() and len(arguments.only) < len(FAMILIES)
-    results = json.loads(arguments.out.read_text())["families"] if there else {}
+    scripts = Scripts(arguments.llama_cpp.resolve(), None)
     for name in arguments.only:
         with tempfile.TemporaryDirectory() as folder:
-            scripts = Scripts(arguments.llama_cpp.resolve(), None)
-            results[name] = run(name, scripts, Path(folder), arguments.quantize)
+            keep(arguments.out, {name: run(name, scripts, Path(folder), arguments.quantize)})
+
+
+def keep(out: Path, found: dict[str, Any]) -> None:
+    """Put what was FOUND of some families into the file OUT."""
     import llama_cpp
 
+    known = json.loads(out.read_text())["families"] if out.is_file() else {}
     packages = ("gguf", "mlx", "torch", "transformers")
+    versions = {it: version(it) for it in packages} | {"llama-cpp-python": llama_cpp.__version__}
     document = {
-        "families": results,
-        "versions": {it: version(it) for it in packages} | {"llama-cpp-python": llama_cpp.__version__},
+        "families": {name: (known | found)[name] for name in FAMILIES if name in known | found},
+        "versions": versions,
         "machine": {"system": platform.system(), "processor": platform.machine()},
     }
-    arguments.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -65,6 +65,11 @@ class GgufTensors(Assembled):
         """The ggml types of its matrices."""
         return frozenset(it.type for it in self.file.tensors.values() if len(it.shape) > 1)
 
+    @property
+    def computed(self) -> frozenset[str]:
+        """Names of those that are sums in the file, such as 1 + w."""
+        return frozenset(name for name, found in self.parts.items() if found[0].rule.computes)
+
     def grid(self, name: str) -> Grid:
         """Return what the codes of tensor NAME, of ``coded``, could stand for, in its layout."""
         shape = self.headers[name].shape

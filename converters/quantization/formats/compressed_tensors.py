@@ -32,6 +32,16 @@ ENDINGS: Final = (
     "input_zero_point",
     "input_global_scale",
 )
+FORMAT_KEY: Final = "format"
+PACKED: Final[Mapping[str, bool]] = {  # formats by whether codes are packed
+    "pack-quantized": True,
+    "nvfp4-pack-quantized": True,
+    "mxfp4-pack-quantized": True,
+    "int-quantized": False,
+    "float-quantized": False,
+    "naive-quantized": False,
+}
+STRATEGIES: Final = (None, "tensor", "channel", "group", "block", "token", "tensor_group", "attn_head")
 Found = tuple[dict[str, Source], Scheme | None]
 
 
@@ -75,6 +85,8 @@ def read(raw: Checkpoint, section: Section) -> Read:
         )
     _refuse_contradictions(raw, section, paths)
     modules = [Module(raw, path, _says(section, path)) for path in paths]
+    for module in modules:
+        _require_true(module)
     sources: dict[str, Source] = {}
     schemes: dict[str, Scheme] = {}
     for module in modules:
@@ -131,13 +143,41 @@ def _says(section: Section, path: str) -> Mapping[str, Any]:
             raise BadInputError(
                 f"config.json: config_groups has {group!r}, expected weights, targets"
             )
+        said = _format_of(group, section) | dict(weights)
         if any(_matches(path, target) for target in targets):
-            return weights
-        if any("." not in str(target) for target in targets):
-            by_class = by_class or weights
+            return said
+        if any(str(target)[:1].isupper() for target in targets):  # a class, such as Linear
+            by_class = by_class or said
     if by_class is None:
         raise BadInputError(f"{path} is quantized and no group of config.json names it")
     return by_class
+
+
+def _format_of(group: Mapping[str, Any], section: Section) -> dict[str, Any]:
+    """Return the format that GROUP names, or SECTION for all of them."""
+    found = group.get("format") or section.get("format")
+    if not isinstance(found, str | None):
+        raise BadInputError(f"config.json: format is {found!r}, expected a string")
+    return {FORMAT_KEY: found}
+
+
+def _require_true(module: Module) -> None:
+    """Refuse what the config says of MODULE and its tensors deny, whatever they hold."""
+    named, dynamic = module.says.get(FORMAT_KEY), module.says.get("dynamic")
+    ending = "weight_packed" if module.has("weight_packed") else "weight"
+    if named in PACKED and PACKED[named] != (ending == "weight_packed"):
+        raise BadInputError(
+            f"{module.path}: config.json says format {named!r}; stored is {module.name(ending)}"
+        )
+    if dynamic not in (None, False):
+        raise BadInputError(
+            f"{module.path}: config.json says dynamic is {dynamic!r}; {module.name('weight_scale')} is stored"
+        )
+    if (strategy := module.says.get("strategy")) not in STRATEGIES:
+        known = ", ".join(filter(None, STRATEGIES))
+        raise BadInputError(
+            f"{module.path}: config.json says strategy {strategy!r}; known are {known}"
+        )
 
 
 def _of(group: object, key: str) -> Any:
@@ -217,8 +257,12 @@ def _integers(module: Module, shape: tuple[int, int], codes: Rows, bits: int) ->
             f"{module.name('weight_scale')} is {scales}, no groups of a weight {list(shape)}"
         )
     _check_grid(module, "weight_scale", shape[0], groups)
-    named = module.says.get("group_size")
-    if module.says.get("strategy") == "group" and named != group:
+    named, strategy = module.says.get("group_size"), module.says.get("strategy")
+    if strategy in ("channel", "tensor") and groups != 1:
+        raise BadInputError(
+            f"{module.path}: config.json says {strategy!r}; {module.name('weight_scale')} has {groups} groups"
+        )
+    if strategy == "group" and named != group:
         raise BadInputError(
             f"{module.path}: config.json says groups of {named}; stored are {group}"
         )

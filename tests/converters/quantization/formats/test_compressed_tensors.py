@@ -216,6 +216,9 @@ def section(**changes):
         ({}, {"num_bits": 8}, r"up.weight_packed is I32\[40, 8\], expected shape \[40, 16\]"),
         ({}, {"type": "float"}, "says 4 bits of type 'float'; stored is I32"),
         ({}, {"group_size": 64}, "says groups of 64; stored are 32"),
+        ({}, {"strategy": "channel"}, "up: config.json says 'channel'; up.weight_scale has 2 groups"),
+        ({}, {"strategy": "other"}, "up: config.json says strategy 'other'; known are"),
+        ({}, {"dynamic": True}, "up: config.json says dynamic is True; up.weight_scale is stored"),
         (
             {},
             {"symmetric": True},
@@ -246,6 +249,21 @@ def test_two_groups_that_say_otherwise_of_a_layer_are_refused(targets, other):
         read(stored(), config)
         return
     with pytest.raises(BadInputError, match=f"{targets[-1]!r} is a target of group_0 and group_1"):
+        read(stored(), config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": "int-quantized"}, "config.json says format 'int-quantized'; stored is up.weight_packed"),
+        ({"format": 5}, "config.json: format is 5, expected a string"),
+        ({"targets": ["down"]}, "up is quantized and no group of config.json names it"),
+    ],
+)
+def test_what_a_group_says_and_its_tensors_deny_is_refused(changes, message):
+    config = section()
+    config["quantization_config"]["config_groups"]["group_0"] |= changes
+    with pytest.raises(BadInputError, match=message):
         read(stored(), config)
 
 
