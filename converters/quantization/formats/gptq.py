@@ -127,6 +127,12 @@ def _tensors(weight: Upright, chosen: Chosen, less: int) -> dict[str, Source]:
     }
 
 
+def _is_turned(parts: Dequantized, name: str) -> bool:
+    """Tell whether a scale of NAME is negative, whose zero point is not the middle as it is written."""
+    scales = parts.raw.read(parts.part_names(name)["scales"])
+    return bool((scales.astype(np.float32) < 0).any())
+
+
 def _section(parts: Dequantized, chosen: Chosen, less: int) -> dict[str, object]:
     dense = [
         stem(name)
@@ -139,7 +145,8 @@ def _section(parts: Dequantized, chosen: Chosen, less: int) -> dict[str, object]
         "bits": chosen.scheme.bits,
         "group_size": chosen.scheme.group_size,
         "desc_act": False,
-        "sym": all(fit.symmetric for fit in chosen.fits.values()),
+        "sym": all(fit.symmetric for fit in chosen.fits.values())
+        and not any(_is_turned(parts, name) for name in chosen.fits),
         "lm_head": False,
         "checkpoint_format": version,
         "dynamic": {f"-:^{re.escape(path)}$": {} for path in dense},

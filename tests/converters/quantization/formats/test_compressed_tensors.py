@@ -291,7 +291,9 @@ def test_bytes_of_integers_become_codes_of_8_bits(scales):
     random = np.random.default_rng(0)
     weight = random.integers(-128, 128, (40, 256), dtype=np.int8)
     scale = np.abs(random.standard_normal(scales)).astype(ml_dtypes.bfloat16)
-    says = {"num_bits": 8, "strategy": "channel", "group_size": None, "symmetric": True}
+    how = {1: ("channel", None), 2: ("group", 128)}[scales[-1]]
+    says = dict(zip(("strategy", "group_size"), how, strict=True))
+    says |= {"num_bits": 8, "symmetric": True}
     seen = plain(says, weight=weight, weight_scale=scale)
     assert seen.section == Scheme(8, 128).record
     view = Dequantized(seen.tensors, {"quantization": seen.section})
