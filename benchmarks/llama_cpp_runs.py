@@ -87,7 +87,10 @@ QUANTIZED: dict[str, tuple[list[str], list[str]]] = {
     "mxfp4": (["--mode", "mxfp4"], []),
     "nvfp4": (["--mode", "nvfp4"], []),
 }
-WHOLE = ("llama", "qwen3_moe")  # families of which all cases are run; of others one dense and one quantized
+WHOLE = (
+    "llama",
+    "qwen3_moe",
+)  # families of which all cases are run; of others one dense and one quantized
 BLOCKS = ("Q4_0", "Q5_0", "Q4_K_S")  # that come in from llama-quantize, and go out again
 
 
@@ -105,9 +108,7 @@ def make_base(row: Family, folder: Path) -> None:
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
-            parameter.copy_(
-                like_trained(name, parameter, generator, prefix.startswith("Gemma"))
-            )
+            parameter.copy_(like_trained(name, parameter, generator, prefix.startswith("Gemma")))
     model.to(torch.bfloat16).save_pretrained(folder)
 
 
@@ -130,7 +131,9 @@ def checked(source: Path, file: Path) -> dict[str, Any]:
             found[name] = {part: worst[part] for part in ("ratio", "error")}
     if "activations" in stages:
         found["moved"] = stages["activations"].figures["moved"]["logits"]
-    wrong = [f"{it.name}: {it.detail}" for it in verdict.stages if it.status in ("fail", "unverified")]
+    wrong = [
+        f"{it.name}: {it.detail}" for it in verdict.stages if it.status in ("fail", "unverified")
+    ]
     return found | ({"why": wrong} if wrong else {})
 
 
@@ -151,7 +154,9 @@ def tool(*words: Any) -> str:
     return ""
 
 
-def exports(base: Path, like: Path, folder: Path, most: int | None) -> Iterator[tuple[str, Path, Path, str]]:
+def exports(
+    base: Path, like: Path, folder: Path, most: int | None
+) -> Iterator[tuple[str, Path, Path, str]]:
     """Yield case, source, file and what went wrong of exports of the model in BASE: the first MOST of each kind."""
     for kind in DENSE[:most]:
         file = folder / f"dense-{kind}.gguf"
@@ -174,7 +179,9 @@ def around(base: Path, like: Path, folder: Path, quantize: Path) -> Iterator[Any
         theirs, mlx = folder / f"theirs-{kind}.gguf", folder / f"from-{kind}"
         said = failure([str(quantize), str(like), str(theirs), kind])
         yield f"llama-quantize's {kind}", base, theirs, said
-        said = said or tool("convert", "gguf-to-mlx", theirs, mlx, "--like", base, "--check", "none")
+        said = said or tool(
+            "convert", "gguf-to-mlx", theirs, mlx, "--like", base, "--check", "none"
+        )
         file = folder / f"again-{kind}.gguf"
         yield f"{kind} in and out", mlx, file, said or exported(mlx, file, like)
 
@@ -211,9 +218,16 @@ def run(name: str, scripts: Scripts, folder: Path, quantize: Path | None) -> dic
 
 def show(name: str, case: str, row: dict[str, Any]) -> None:
     """Print one ROW."""
-    numbers = [f"{row[it]['ratio']:.2f} ({row[it]['error']:.1e})" for it in ("structure", "precision") if it in row]
+    numbers = [
+        f"{row[it]['ratio']:.2f} ({row[it]['error']:.1e})"
+        for it in ("structure", "precision")
+        if it in row
+    ]
     numbers += [f"moves {row['moved']:.1e}"] if "moved" in row else []
-    print(f"{name:28} {case:24} {row.get('types', ''):16} {row['verdict']:12} {'; '.join(numbers)}", flush=True)
+    print(
+        f"{name:28} {case:24} {row.get('types', ''):16} {row['verdict']:12} {'; '.join(numbers)}",
+        flush=True,
+    )
     if row["verdict"] not in ("PASS", "UNVERIFIED") or ("why" in row and "moved" not in row):
         print(f"    {row.get('why')}", flush=True)
 

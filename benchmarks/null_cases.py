@@ -19,8 +19,7 @@ import torch
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from tests.converters.gguf.models import FAMILIES as MODELS  # noqa: E402
-
+from tests.converters.gguf.models import FAMILIES as MODELS
 from weighbridge.converters.models import Port, Signature
 from weighbridge.converters.models.families import encoder_signature
 from weighbridge.parity.probes.probes import Probe, make_probes

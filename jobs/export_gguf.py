@@ -112,12 +112,14 @@ def written(
 ) -> Written:
     """Write the file of PLAN at PATH, to be published as TARGET, and read it again."""
     from ..converters.gguf import write
+    from ..converters.gguf.metadata.settings import unwindowed
 
     total = sum(made.stored.nbytes for made in plan.made.values())
     require_space(path, total)
     write(path, plan, tensors, options.report("writing the tensors", total))
     seen = checked(path, plan, tensors) if options.checks else None
-    lines = (*plan.lines(), *(seen.lines() if seen else (UNREAD,)))
+    window = unwindowed(plan.like, torch_config(model))
+    lines = (*plan.lines(), *([window] if window else []), *(seen.lines() if seen else (UNREAD,)))
     return Written(facts_of(model, plan, seen, target, lines), lines)
 
 

@@ -33,12 +33,14 @@ def judged(reference: Model, path: Path) -> tuple[Model, Stage]:
     """Return the model in the file at PATH, and whether its metadata say what REFERENCE's configuration does."""
     from ..converters.gguf import GgufFile
     from ..converters.gguf.checked.tensors import tensors_like
-    from ..converters.gguf.metadata.settings import require_same
+    from ..converters.gguf.metadata.settings import require_same, unwindowed
 
     file = GgufFile(path)
-    stage = Stage("configuration", "pass", "its metadata say nothing else than config.json")
+    config = torch_config(reference)
+    said = unwindowed(file, config) or "its metadata say nothing else than config.json"
+    stage = Stage("configuration", "pass", said)
     try:
-        require_same(file, torch_config(reference), reference.path or Path(reference.spec))
+        require_same(file, config, reference.path or Path(reference.spec))
     except MismatchError as error:
         stage = stage._replace(status="fail", detail="; ".join(error.problems))
     in_torch = reference.framework != "mlx"

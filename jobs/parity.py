@@ -83,9 +83,10 @@ def check(
     known = golden_at(reference) or quantized_view(options.open(reference))
     quick = options.quick
     if candidate.endswith(GGUF) and Path(candidate).is_file():
-        require_memory("check", *([known] if isinstance(known, Model) else []), quick=quick)
+        source = source_of(known, candidate)
+        require_memory("check", source, quick=quick)
         chosen = {"runtime": runtime, "policy": policy, "quick": quick, "inputs": options.inputs}
-        return compare_gguf(source_of(known, candidate), Path(candidate), **chosen)
+        return compare_gguf(source, Path(candidate), **chosen)
     judged = quantized_view(options.for_candidate.open(candidate))
     require_device(judged, runtime, policy)
     sides = [judged, *([known] if isinstance(known, Model) else [])]

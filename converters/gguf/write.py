@@ -59,9 +59,7 @@ def write(path: Path, plan: Plan, source: Checkpoint, advance: Advance = lambda 
         raise MismatchError("these do not fit their type in the file", sorted(problems))
 
 
-def offsets(
-    made: Mapping[str, Made], alignment: int, begin: int
-) -> tuple[dict[str, int], int]:
+def offsets(made: Mapping[str, Made], alignment: int, begin: int) -> tuple[dict[str, int], int]:
     """Return where each tensor MADE begins behind BEGIN bytes, and where the file ends."""
     at = begin
     found: dict[str, int] = {}

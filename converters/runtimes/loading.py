@@ -22,7 +22,10 @@ RUNNERS: Final = {
     "llama.cpp": (".programs.llama", "LlamaRunner"),
 }
 
-OTHERWISE: Final = {"onnx": "onnxruntime", "gguf": "llama.cpp"}  # runtimes that are not called as the framework is
+OTHERWISE: Final = {
+    "onnx": "onnxruntime",
+    "gguf": "llama.cpp",
+}  # runtimes that are not called as the framework is
 
 
 def native_runtime(framework: str) -> str:

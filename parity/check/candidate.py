@@ -20,6 +20,7 @@ from ...converters.models.ports import paired, under_other_names
 from ...converters.models.program_files import ProgramFile, recorded
 from ...converters.runtimes import Runner, load
 from ...converters.runtimes.blas import mlx_on
+from ...converters.runtimes.programs.llama import LLAMA_CPP
 from ...converters.values import Array
 from ...errors import BadInputError, RuntimeEndedError, UsersCodeError, WeighbridgeError
 from ..packages.encoded import Encoded, behind_encoder, encoded_by
@@ -32,9 +33,8 @@ if TYPE_CHECKING:
     from ..goldens.golden import Golden
 
 FLOAT32_RUNTIMES: Final = frozenset(("torch", "mlx"))  # run any weights in float32 if asked to
-FRAMEWORKS: Final = frozenset(
-    ("torch", "transformers", "mlx", "coremltools", "coreai", "llama_cpp")
-)
+FRAMEWORKS: Final = frozenset(("torch", "transformers", "mlx", "coremltools", "coreai"))
+MISSING: Final = "{} is not installed, so nothing was run; see weighbridge doctor"
 RANDOM: Final = frozenset(
     f"random_{it}" for it in ("bernoulli", "categorical", "normal", "uniform")
 )
@@ -148,13 +148,15 @@ class Candidate:
     @cached_property
     def missing(self) -> str | None:
         """Why it cannot run here, its framework not being installed; ``None`` where it can be tried."""
+        if self.model.framework == "gguf":
+            return None if LLAMA_CPP.installed else MISSING.format(LLAMA_CPP.package)
         try:
             _ = self.structure
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]
             if package not in FRAMEWORKS:
                 raise
-            return f"{package} is not installed, so nothing was run; see weighbridge doctor"
+            return MISSING.format(package)
         return None
 
     @property

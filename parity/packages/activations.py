@@ -59,6 +59,8 @@ def blockwise_stage(runner: Any, probes: Sequence[Probe]) -> Stage:
             gap = distance(ours[name], array, probe.inputs.get("attention_mask")).whole
             moved[name] = max(moved.get(name, 0.0), float(gap))
     cost = ", ".join(f"{name} by {part:.2g}" for name, part in moved.items())
-    detail = f"llama.cpp rounds what products with blocks take to 8 bits, which moves {cost} of its size"
+    detail = (
+        f"llama.cpp rounds what products with blocks take to 8 bits, which moves {cost} of its size"
+    )
     status = "unverified" if all(part < 1 for part in moved.values()) else "fail"
     return Stage(NAME, status, detail, {"moved": moved})

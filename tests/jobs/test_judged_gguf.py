@@ -16,12 +16,30 @@ from tests.support.runnable_gguf import runnable_file
 from weighbridge.cli import main
 from weighbridge.converters.runtimes.programs import llama
 from weighbridge.errors import BadInputError, RuntimeEndedError
-from weighbridge.jobs.parity import check
+from weighbridge.jobs.options import CheckOptions
+from weighbridge.jobs.parity import check as full_check
+from weighbridge.parity.check import candidate as judged_side
 
 needs_llama_cpp = pytest.mark.skipif(
     not llama.LLAMA_CPP.installed, reason="llama_cpp, the binding of llama.cpp, is not installed"
 )
 FAMILIES = ("llama", "qwen3", "gemma", "gpt2", "mixtral", "qwen3_moe")
+
+
+def check(reference, candidate):
+    return full_check(str(reference), str(candidate), options=CheckOptions(check="quick"))
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    """Return what makes a ``Stub`` answer in place of llama.cpp."""
+    there = llama.LLAMA_CPP._replace(package="json")  # which there is
+
+    def answer(*given):
+        monkeypatch.setattr(judged_side, "LLAMA_CPP", there)
+        monkeypatch.setattr(llama, "Process", Stub(*given))
+
+    return answer
 
 
 class Stub:
@@ -30,7 +48,8 @@ class Stub:
     def __init__(self, folder, change=lambda logits: logits, operations=("MUL_MAT",)):
         self.folder, self.change, self.operations = folder, change, frozenset(operations)
 
-    def __call__(self, *_):
+    def __call__(self, _, library):
+        self.library = library._replace(package="json")  # which there is
         return self
 
     def ask(self, request, *given):
@@ -58,15 +77,15 @@ def status(verdict, name):
     return stage and stage.status
 
 
-def test_a_file_that_computes_what_the_model_does_passes(made, monkeypatch):
-    monkeypatch.setattr(llama, "Process", Stub(made / "llama"))
+def test_a_file_that_computes_what_the_model_does_passes(made, stub):
+    stub(made / "llama")
     verdict = check(str(made / "llama"), str(made / "llama.gguf"))
     assert verdict.status == "PASS", verdict
     assert verdict.provenance["candidate"]["runner"]["runtime"] == "llama.cpp"
 
 
-def test_a_file_that_computes_something_else_differs(made, monkeypatch):
-    monkeypatch.setattr(llama, "Process", Stub(made / "llama", lambda it: it * (1 + 1e-4)))
+def test_a_file_that_computes_something_else_differs(made, stub):
+    stub(made / "llama", lambda it: it * (1 + 1e-4))
     verdict = check(str(made / "llama"), str(made / "llama.gguf"))
     assert verdict.status == "DIFFERS"
     assert status(verdict, "fingerprints") == "pass"
@@ -74,7 +93,9 @@ def test_a_file_that_computes_something_else_differs(made, monkeypatch):
 
 
 def test_without_llama_cpp_nothing_is_claimed_and_weights_are_compared(made, monkeypatch):
-    monkeypatch.setattr(llama, "LLAMA_CPP", llama.LLAMA_CPP._replace(package="no_llama_cpp"))
+    absent = llama.LLAMA_CPP._replace(package="no_llama_cpp")
+    for module_ in (llama, judged_side):
+        monkeypatch.setattr(module_, "LLAMA_CPP", absent)
     verdict = check(str(made / "llama"), str(made / "llama.gguf"))
     assert verdict.status == "UNVERIFIED"
     assert status(verdict, "fingerprints") == "pass"
@@ -82,8 +103,8 @@ def test_without_llama_cpp_nothing_is_claimed_and_weights_are_compared(made, mon
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_weights_of_another_model_differ(made, family, tmp_path, monkeypatch):
-    monkeypatch.setattr(llama, "Process", Stub(made / family))
+def test_the_weights_of_another_model_differ(made, family, tmp_path, stub):
+    stub(made / family)
     other = module(family)
     with torch.no_grad():
         for name, parameter in other.named_parameters():
@@ -103,12 +124,12 @@ def test_a_golden_without_its_model_names_no_tensors(made, tmp_path):
         check(str(tmp_path / "g"), str(made / "llama.gguf"))
 
 
-def test_blocks_are_held_against_the_model_and_the_run_in_float32(made, tmp_path, monkeypatch):
+def test_blocks_are_held_against_the_model_and_the_run_in_float32(made, tmp_path, stub):
     file = runnable_file(tmp_path / "q8.gguf", "llama", made / "llama", "Q8_0")
     exact = tmp_path / "exact"
     shutil.copytree(made / "llama", exact)
     with_blocks_of(exact, file)
-    monkeypatch.setattr(llama, "Process", Stub(exact))
+    stub(exact)
     verdict = check(str(made / "llama"), str(file))
     assert status(verdict, "compressed") == "pass"
     assert status(verdict, "fingerprints") == "pass"
@@ -124,12 +145,14 @@ def with_blocks_of(folder, file):
     from weighbridge.jobs.options import ReadOptions
 
     model, _ = judged(ReadOptions().open(str(folder)), file)
-    arrays = {name: np.ascontiguousarray(model.tensors.read(name)) for name in model.tensors.headers}
+    arrays = {
+        name: np.ascontiguousarray(model.tensors.read(name)) for name in model.tensors.headers
+    }
     save_file(arrays, folder / "model.safetensors", {"format": "pt"})
 
 
-def test_numbers_further_than_a_step_are_named(made, tmp_path, monkeypatch):
-    monkeypatch.setattr(llama, "Process", Stub(made / "llama"))
+def test_numbers_further_than_a_step_are_named(made, tmp_path, stub):
+    stub(made / "llama")
     other = module("llama")
     with torch.no_grad():
         other.model.layers[0].mlp.up_proj.weight[3] *= -1
@@ -140,8 +163,8 @@ def test_numbers_further_than_a_step_are_named(made, tmp_path, monkeypatch):
     assert "up_proj" in verdict.stage("compressed").detail
 
 
-def test_settings_that_say_otherwise_differ(made, tmp_path, monkeypatch):
-    monkeypatch.setattr(llama, "Process", Stub(made / "llama"))
+def test_settings_that_say_otherwise_differ(made, tmp_path, stub):
+    stub(made / "llama")
     file = changed(made / "llama.gguf", tmp_path / "a.gguf", b"rope.freq_base", 5e5)
     verdict = check(str(made / "llama"), str(file))
     assert verdict.status == "DIFFERS"
@@ -194,13 +217,15 @@ def test_what_llama_cpp_cannot_load_is_one_line(made, tmp_path):
     writer.write_tensors_to_file()
     writer.close()
     process = llama.Process(tmp_path / "a.gguf", llama.LLAMA_CPP)
-    with pytest.raises(BadInputError, match="llama.cpp fails loading it") as caught:
+    with pytest.raises(BadInputError, match=r"llama\.cpp fails loading it") as caught:
         process.ask("about")
     assert "\n" not in str(caught.value)
 
 
 @needs_llama_cpp
 def test_the_end_of_its_process_is_one_line(made):
-    process = llama.Process(made / "llama.gguf", llama.LLAMA_CPP._replace(code="import os; os.abort()"))
-    with pytest.raises(RuntimeEndedError, match="llama.cpp ended its process by signal SIGABRT"):
+    process = llama.Process(
+        made / "llama.gguf", llama.LLAMA_CPP._replace(code="import os; os.abort()")
+    )
+    with pytest.raises(RuntimeEndedError, match=r"llama\.cpp ended its process by signal SIGABRT"):
         process.ask("about")

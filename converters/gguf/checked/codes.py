@@ -55,7 +55,9 @@ def _affine(blocks: Blocks, values: Array) -> Grid:
 def _by_table(blocks: Blocks, values: Array) -> Grid:
     """Return the grid of blocks of tiny floats: its steps are those of E2M1, 2 of 6 at most."""
     grouped = blocks.codes().reshape(*blocks.parts["scales"].shape, -1)
-    like = Blocks.of_codes(np.full_like(grouped, 7).reshape(values.shape), _scales(blocks), blocks.scheme)
+    like = Blocks.of_codes(
+        np.full_like(grouped, 7).reshape(values.shape), _scales(blocks), blocks.scheme
+    )
     most = np.abs(like.values())  # code 7 is the largest number of E2M1, 6
     return Grid(values, -most, most, most / 3, np.zeros_like(most))
 

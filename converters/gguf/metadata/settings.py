@@ -93,6 +93,24 @@ def differences(file: GgufFile, config: Mapping[str, Any]) -> Iterator[str]:
         yield f"{file.architecture}.{FACTOR} is not there, factor {found[0]:g}"
 
 
+def unwindowed(file: GgufFile, config: Mapping[str, Any]) -> str:
+    """Say that FILE has no window of attention where CONFIG has one that texts can exceed; else nothing.
+
+    llama.cpp's converter writes none for architectures that it computes without, such as that of Mistral.
+    """
+    full = completed(config)
+    window, longest = full.get("sliding_window"), full.get("max_position_embeddings")
+    used = full.get("use_sliding_window") is not False and isinstance(window, int) and window
+    if not used or file.sized("attention.sliding_window"):
+        return ""
+    if isinstance(longest, int) and longest <= window:
+        return ""
+    return (
+        f"config.json has a window of {window:,} tokens and the file none: in llama.cpp each token of a"
+        " longer text reads all before it"
+    )
+
+
 def scalings(config: Mapping[str, Any]) -> Iterator[float]:
     """Yield the factors of linear and YaRN scaling in CONFIG, of sections too.
 

@@ -41,7 +41,16 @@ PACKED: Final[Mapping[str, bool]] = {  # formats by whether codes are packed
     "float-quantized": False,
     "naive-quantized": False,
 }
-STRATEGIES: Final = (None, "tensor", "channel", "group", "block", "token", "tensor_group", "attn_head")
+STRATEGIES: Final = (
+    None,
+    "tensor",
+    "channel",
+    "group",
+    "block",
+    "token",
+    "tensor_group",
+    "attn_head",
+)
 Found = tuple[dict[str, Source], Scheme | None]
 
 
@@ -165,7 +174,7 @@ def _require_true(module: Module) -> None:
     """Refuse what the config says of MODULE and its tensors deny, whatever they hold."""
     named, dynamic = module.says.get(FORMAT_KEY), module.says.get("dynamic")
     ending = "weight_packed" if module.has("weight_packed") else "weight"
-    if named in PACKED and PACKED[named] != (ending == "weight_packed"):
+    if PACKED.get(str(named), ending == "weight_packed") != (ending == "weight_packed"):
         raise BadInputError(
             f"{module.path}: config.json says format {named!r}; stored is {module.name(ending)}"
         )

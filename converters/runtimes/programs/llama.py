@@ -48,6 +48,7 @@ class LlamaRunner:
         self._tensors = model.tensors
         self._process = Process(model.tensors.file.path, LLAMA_CPP)
         self._wide = False
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._operations: frozenset[str] = frozenset()
         roles = {port.role: port.name for port in self.signature.inputs}
         outputs = [port.name for port in self.signature.outputs]
@@ -70,9 +71,9 @@ class LlamaRunner:
     def _in_float32(self) -> LlamaRunner:
         if self._wide or self._tensors.types == {"F32"}:
             return self
-        other = copy(self)
-        other._folder = tempfile.TemporaryDirectory(prefix="weighbridge-")
-        place = Path(other._folder.name) / self._tensors.file.path.name
+        other, self._folder = copy(self), tempfile.TemporaryDirectory(prefix="weighbridge-")
+        other._folder = self._folder  # as long as one of them is there
+        place = Path(self._folder.name) / self._tensors.file.path.name
         write_widened(self._tensors.file, place)
         other._process, other._wide = Process(place, LLAMA_CPP), True
         return other
@@ -93,19 +94,20 @@ class LlamaRunner:
 
     def describe(self) -> dict[str, str]:
         """Return runtime, version, device and dtype, for the verdict."""
-        about = self._about
         return {
             "runtime": self.runtime,
-            "version": f"llama-cpp-python {about['binding']}, ggml {about['ggml']}",
+            "version": self._version,
             "device": "cpu",
             "dtype": self._dtype,
             "accumulate": TABLES if self._operations & IN_TABLES else "float32",
         }
 
     @cached_property
-    def _about(self) -> dict[str, str]:
-        found: dict[str, str] = self._process.ask("about")
-        return found
+    def _version(self) -> str:
+        if not self._process.library.installed:
+            return "not installed"
+        about = self._process.ask("about")
+        return f"llama-cpp-python {about['binding']}, ggml {about['ggml']}"
 
     @property
     def _dtype(self) -> str:
@@ -117,7 +119,7 @@ class LlamaRunner:
     def _refuse_beyond(self, ids: Array) -> None:
         """Refuse IDS that the file has no embedding for: llama.cpp says no more than -1 of them."""
         words = self._tensors.file.tensors["token_embd.weight"].shape[0]
-        if ids.size and not (0 <= ids.min() and ids.max() < words):
+        if ids.size and not (ids.min() >= 0 and ids.max() < words):
             worst: Any = ids.max() if ids.min() >= 0 else ids.min()
             raise BadInputError(
                 f"{self._tensors.file.path}: token id {worst} is beyond its vocabulary of {words:,}"

@@ -89,7 +89,7 @@ class Inside:
         lib, count = self._lib, len(tokens)
         if not count:
             return np.zeros((0, self._words), np.float32)
-        lib.llama_memory_clear(lib.llama_get_memory(context), True)  # noqa: FBT003  (C has no names)
+        lib.llama_memory_clear(lib.llama_get_memory(context), True)
         batch = lib.llama_batch_init(count, 0, 1)
         try:
             batch.n_tokens = count
@@ -108,7 +108,7 @@ class Inside:
         if level == ERROR:
             self._said.append(text.decode(errors="replace").strip())
 
-    def _see(self, tensor: int, ask: bool, _: Any) -> bool:  # noqa: FBT001  (C has no names)
+    def _see(self, tensor: int, ask: bool, _: Any) -> bool:
         """Note the operation that is about to make TENSOR; its numbers are not asked for."""
         if ask:
             describe = self._c("ggml_op_desc", ctypes.c_char_p, ctypes.c_void_p)

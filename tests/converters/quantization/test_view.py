@@ -211,5 +211,7 @@ def test_a_default_that_no_weight_has_is_refused(tmp_path, changed):
     config |= {"quantization": section, "quantization_config": section}
     (tmp_path / "config.json").write_text(json.dumps(config))
     says = str(Scheme.of(section))
-    with pytest.raises(MismatchError, match=rf"\w+: config.json says {says}, and names it not; stored is U32"):
+    with pytest.raises(
+        MismatchError, match=rf"\w+: config.json says {says}, and names it not; stored is U32"
+    ):
         opened(tmp_path)

@@ -16,7 +16,7 @@ from tests.jobs.importing.test_gguf import convert
 from tests.jobs.test_export_gguf_quantized import export
 from weighbridge.converters.gguf import GgufFile
 from weighbridge.converters.gguf.metadata.positions import divisors
-from weighbridge.converters.gguf.metadata.settings import differences
+from weighbridge.converters.gguf.metadata.settings import differences, unwindowed
 
 TOKENS = [f"t{i}" for i in range(49)] + ["né\u0120"]  # as `like_file` has them
 MERGES = [("t", "1"), ("t", "2")]
@@ -173,3 +173,20 @@ def test_shares_of_experts_that_llama_cpp_always_scales_are_scaled(says, count, 
     config = json.loads((folder / "config.json").read_text()) | {"norm_topk_prob": says}
     found = [it for it in differences(GgufFile(file), config) if "norm_topk_prob" in it]
     assert len(found) == count
+
+
+@pytest.mark.parametrize(
+    ("config", "written", "told"),
+    [
+        ({}, 0, True),
+        ({}, 16, False),
+        ({"use_sliding_window": False}, 0, False),
+        ({"sliding_window": 32}, 0, False),
+    ],
+)
+def test_a_window_that_the_file_has_not_is_told(config, written, told, tmp_path):
+    folder = saved(module("llama"), tmp_path / "base")
+    extra = (lambda it: it.add_sliding_window(written)) if written else lambda _: None
+    file = like_file(tmp_path / "base.gguf", "llama", folder, extra=extra)
+    says = {"model_type": "mistral", "sliding_window": 16, "max_position_embeddings": 32} | config
+    assert ("window of 16 tokens" in unwindowed(GgufFile(file), says)) == told

@@ -216,7 +216,11 @@ def section(**changes):
         ({}, {"num_bits": 8}, r"up.weight_packed is I32\[40, 8\], expected shape \[40, 16\]"),
         ({}, {"type": "float"}, "says 4 bits of type 'float'; stored is I32"),
         ({}, {"group_size": 64}, "says groups of 64; stored are 32"),
-        ({}, {"strategy": "channel"}, "up: config.json says 'channel'; up.weight_scale has 2 groups"),
+        (
+            {},
+            {"strategy": "channel"},
+            "up: config.json says 'channel'; up.weight_scale has 2 groups",
+        ),
         ({}, {"strategy": "other"}, "up: config.json says strategy 'other'; known are"),
         ({}, {"dynamic": True}, "up: config.json says dynamic is True; up.weight_scale is stored"),
         (
@@ -255,7 +259,10 @@ def test_two_groups_that_say_otherwise_of_a_layer_are_refused(targets, other):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": "int-quantized"}, "config.json says format 'int-quantized'; stored is up.weight_packed"),
+        (
+            {"format": "int-quantized"},
+            "config.json says format 'int-quantized'; stored is up.weight_packed",
+        ),
         ({"format": 5}, "config.json: format is 5, expected a string"),
         ({"targets": ["down"]}, "up is quantized and no group of config.json names it"),
     ],
