@@ -266,7 +266,7 @@ def in_llama(case: Case, dtype: str) -> list[Array] | None:
     from tests.support.runnable_gguf import runnable
     from weighbridge.converters.models import open as open_model
     from weighbridge.converters.runtimes import load
-    from weighbridge.jobs.judged_gguf import judged
+    from weighbridge.jobs.importing.compared_gguf import judged
 
     module = copy.deepcopy(case.module).to(getattr(torch, dtype))
     place, file = runnable(module, family, GGML[dtype])

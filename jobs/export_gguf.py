@@ -24,7 +24,7 @@ from ..converters.runtimes.pretrained import torch_config
 from ..converters.runtimes.programs.llama import LLAMA_CPP
 from ..errors import BadInputError, MismatchError, UnsupportedError
 from .converting import require_apart
-from .judged_gguf import compare_gguf
+from .importing.compared_gguf import compare_gguf
 from .options import Options
 from .pipeline import Checked, Facts, Outcome, Written, publish
 
@@ -49,7 +49,7 @@ def export_gguf(
 
     Metadata, tokenizer, names and types are those of LIKE. What llama.cpp's converter did to the
     tensors is found out by value: by BASE where given, else by SOURCE itself, which is close to it.
-    A quantized SOURCE keeps its codes and scales. The file is read again, every number compared.
+    A quantized SOURCE keeps its codes and scales.
 
     Args:
         source: a directory as transformers saves it, or a quantized one.
@@ -58,12 +58,10 @@ def export_gguf(
         base: the checkpoint that LIKE was made from.
         kind: ``F32``, ``F16``, ``BF16`` or ``Q8_0`` for all matrices, of a quantized SOURCE a type
             of blocks too. Without: as in LIKE, of a quantized SOURCE what keeps every value.
-        options: see :class:`Options`; unless ``check`` is ``none`` the file is read again, and run in
-            llama.cpp where its binding ``llama_cpp`` is installed.
+        options: unless ``check`` is ``none`` the file is read again, and run where ``llama_cpp`` is.
 
     Raises:
-        WeighbridgeError: a file is not what it has to be, a type or architecture is not written, the
-            tensors do not fit, or the values prove no rule; all that is wrong is listed.
+        WeighbridgeError: files or types do not fit, or values prove no rule; all that is wrong is listed.
     """
     if target.suffix != ".gguf":
         raise BadInputError(f"{target}: a GGUF file is named *.gguf")
@@ -76,10 +74,9 @@ def export_gguf(
     if options.dry_run:
         return place.planned(plan.lines())
     require_other(model, like, target)
-    check = partial(ran, model, options) if options.checks and LLAMA_CPP.installed else None
-    return publish(
-        place, "", lambda path: written(plan, model, tensors, path, target, options), check
-    )
+    put = partial(written, plan, model, tensors, target, options)
+    run = options.checks and LLAMA_CPP.installed
+    return publish(place, "", put, partial(ran, model, options) if run else None)
 
 
 def opened(like: Path, model: Model) -> GgufFile:
@@ -108,7 +105,7 @@ def planned(
 
 
 def written(
-    plan: Plan, model: Model, tensors: Checkpoint, path: Path, target: Path, options: Options
+    plan: Plan, model: Model, tensors: Checkpoint, target: Path, options: Options, path: Path
 ) -> Written:
     """Write the file of PLAN at PATH, to be published as TARGET, and read it again."""
     from ..converters.gguf import write

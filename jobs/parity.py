@@ -15,7 +15,7 @@ from ..errors import BadInputError, UnsupportedError
 from ..parity.check.verdict import Verdict
 from .checking import compare
 from .converting import require_apart
-from .judged_gguf import GGUF, compare_gguf
+from .importing.compared_gguf import GGUF, compare_gguf
 from .options import CheckOptions, PublishOptions
 from .pipeline import Outcome, Written, publish
 from .quantizing.transcoded import compare_quantized

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +16,7 @@ from ..blocks import Blocks
 from ..mlx import each_block
 from ..scheme import Scheme
 from .base import UNREAD, Format, Read, Section, require, require_shape, section_of
+from .compressed.says import matches, part_of, require_true, says_of
 from .compressed_writer import NAME, write
 from .floats import scaled
 from .integers import Grid, Integers, as_parts, unpacked
@@ -31,25 +31,6 @@ ENDINGS: Final = (
     "input_scale",
     "input_zero_point",
     "input_global_scale",
-)
-FORMAT_KEY: Final = "format"
-PACKED: Final[Mapping[str, bool]] = {  # formats by whether codes are packed
-    "pack-quantized": True,
-    "nvfp4-pack-quantized": True,
-    "mxfp4-pack-quantized": True,
-    "int-quantized": False,
-    "float-quantized": False,
-    "naive-quantized": False,
-}
-STRATEGIES: Final = (
-    None,
-    "tensor",
-    "channel",
-    "group",
-    "block",
-    "token",
-    "tensor_group",
-    "attn_head",
 )
 Found = tuple[dict[str, Source], Scheme | None]
 
@@ -93,9 +74,10 @@ def read(raw: Checkpoint, section: Section) -> Read:
             f"{raw.path}: config.json says {NAME}; no tensor is called *.weight_scale"
         )
     _refuse_contradictions(raw, section, paths)
-    modules = [Module(raw, path, _says(section, path)) for path in paths]
+    modules = [Module(raw, path, says_of(section, path)) for path in paths]
     for module in modules:
-        _require_true(module)
+        ending = "weight_packed" if module.has("weight_packed") else "weight"
+        require_true(module.path, module.says, ending)
     sources: dict[str, Source] = {}
     schemes: dict[str, Scheme] = {}
     for module in modules:
@@ -124,8 +106,8 @@ def _refuse_contradictions(raw: Checkpoint, section: Section, paths: list[str]) 
     groups, ignored = section.get("config_groups"), section.get("ignore")
     first: dict[str, tuple[str, Any]] = {}
     for name, group in groups.items() if isinstance(groups, Mapping) else ():
-        weights = _of(group, "weights")
-        for target in map(str, _of(group, "targets") or ()):
+        weights = part_of(group, "weights")
+        for target in map(str, part_of(group, "targets") or ()):
             before, other = first.setdefault(target, (name, weights))
             if other != weights:
                 raise BadInputError(
@@ -133,74 +115,11 @@ def _refuse_contradictions(raw: Checkpoint, section: Section, paths: list[str]) 
                     " weights; keep the one that is true"
                 )
     for path in paths:
-        if isinstance(ignored, list) and any(_matches(path, target) for target in ignored):
+        if isinstance(ignored, list) and any(matches(path, target) for target in ignored):
             stored = ", ".join(
                 f"{path}.{it}" for it in ENDINGS[:2] if f"{path}.{it}" in raw.headers
             )
             raise BadInputError(f"{path}: config.json has it under `ignore`; stored is {stored}")
-
-
-def _says(section: Section, path: str) -> Mapping[str, Any]:
-    """Return what SECTION says of the weight of the module PATH: names first, then classes."""
-    groups = section.get("config_groups")
-    if not isinstance(groups, Mapping) or not groups:
-        raise BadInputError(f"config.json: config_groups is {groups!r}, expected an object")
-    by_class = None
-    for group in groups.values():
-        weights, targets = (_of(group, key) for key in ("weights", "targets"))
-        if not isinstance(weights, Mapping) or not isinstance(targets, list):
-            raise BadInputError(
-                f"config.json: config_groups has {group!r}, expected weights, targets"
-            )
-        said = _format_of(group, section) | dict(weights)
-        if any(_matches(path, target) for target in targets):
-            return said
-        if any(str(target)[:1].isupper() for target in targets):  # a class, such as Linear
-            by_class = by_class or said
-    if by_class is None:
-        raise BadInputError(f"{path} is quantized and no group of config.json names it")
-    return by_class
-
-
-def _format_of(group: Mapping[str, Any], section: Section) -> dict[str, Any]:
-    """Return the format that GROUP names, or SECTION for all of them."""
-    found = group.get("format") or section.get("format")
-    if not isinstance(found, str | None):
-        raise BadInputError(f"config.json: format is {found!r}, expected a string")
-    return {FORMAT_KEY: found}
-
-
-def _require_true(module: Module) -> None:
-    """Refuse what the config says of MODULE and its tensors deny, whatever they hold."""
-    named, dynamic = module.says.get(FORMAT_KEY), module.says.get("dynamic")
-    ending = "weight_packed" if module.has("weight_packed") else "weight"
-    if PACKED.get(str(named), ending == "weight_packed") != (ending == "weight_packed"):
-        raise BadInputError(
-            f"{module.path}: config.json says format {named!r}; stored is {module.name(ending)}"
-        )
-    if dynamic not in (None, False):
-        raise BadInputError(
-            f"{module.path}: config.json says dynamic is {dynamic!r}; {module.name('weight_scale')} is stored"
-        )
-    if (strategy := module.says.get("strategy")) not in STRATEGIES:
-        known = ", ".join(filter(None, STRATEGIES))
-        raise BadInputError(
-            f"{module.path}: config.json says strategy {strategy!r}; known are {known}"
-        )
-
-
-def _of(group: object, key: str) -> Any:
-    return group.get(key) if isinstance(group, Mapping) else None
-
-
-def _matches(path: str, target: object) -> bool:
-    text = str(target)
-    if not text.startswith("re:"):
-        return text == path
-    try:
-        return re.match(text[3:], path) is not None
-    except re.error as error:
-        raise BadInputError(f"config.json: target {text!r} is no expression: {error}") from error
 
 
 def _reader(module: Module) -> Callable[[Module], Found]:

@@ -141,7 +141,7 @@ def with_blocks_of(folder, file):
     """Put what FILE holds into the checkpoint in FOLDER."""
     from safetensors.numpy import save_file
 
-    from weighbridge.jobs.judged_gguf import judged
+    from weighbridge.jobs.importing.compared_gguf import judged
     from weighbridge.jobs.options import ReadOptions
 
     model, _ = judged(ReadOptions().open(str(folder)), file)

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from ..converters.maps.sources.torch_side import torch_side
-from ..converters.models import Model
-from ..converters.runtimes.pretrained import torch_config
-from ..errors import MismatchError
-from ..parity.check.verdict import Stage, Verdict
-from .checking import compare
+from ...converters.maps.sources.torch_side import torch_side
+from ...converters.models import Model
+from ...converters.runtimes.pretrained import torch_config
+from ...errors import MismatchError
+from ...parity.check.verdict import Stage, Verdict
+from ..checking import compare
 
 GGUF: Final = ".gguf"
 
@@ -31,14 +31,14 @@ def compare_gguf(reference: Model, path: Path, **how: Any) -> Verdict:
 
 def judged(reference: Model, path: Path) -> tuple[Model, Stage]:
     """Return the model in the file at PATH, and whether its metadata say what REFERENCE's configuration does."""
-    from ..converters.gguf import GgufFile
-    from ..converters.gguf.checked.tensors import tensors_like
-    from ..converters.gguf.metadata.settings import require_same, unwindowed
+    from ...converters.gguf import GgufFile
+    from ...converters.gguf.checked.tensors import tensors_like
+    from ...converters.gguf.metadata.settings import require_same, unwindowed
 
     file = GgufFile(path)
     config = torch_config(reference)
-    said = unwindowed(file, config) or "its metadata say nothing else than config.json"
-    stage = Stage("configuration", "pass", said)
+    told = unwindowed(file, config) or "its metadata say nothing else than config.json"
+    stage = Stage("configuration", "pass", told)
     try:
         require_same(file, config, reference.path or Path(reference.spec))
     except MismatchError as error:
