@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,8 @@ import numpy as np
 import torch
 from torch import nn
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from tests.converters.gguf.models import FAMILIES as MODELS
 from weighbridge.converters.models import Port, Signature
 from weighbridge.converters.models.families import encoder_signature
 from weighbridge.parity.probes.probes import Probe, make_probes
@@ -46,6 +49,12 @@ class Case(NamedTuple):
 def is_text(case: Case) -> bool:
     """Say whether CASE is an encoder of text."""
     return "attention_mask" in case.probes[0].inputs
+
+
+def family_of(case: Case) -> str:
+    """Return the family of language models that CASE is of; empty if it is none."""
+    family = case.name.partition("-")[0]
+    return family if family in DECODERS else ""
 
 
 def encoder(width: int, seed: int) -> nn.Module:
@@ -147,6 +156,58 @@ def pretrained_case() -> Case:
     probes = make_probes(signature, tokenizer=folder)
     module = module.eval().requires_grad_(False)
     return finish("minilm", module.config.hidden_size, module, (signature, probes))
+
+
+DECODER_WIDTHS = {32: 3, 64: 3, 128: 3, 256: 2, 512: 2}  # width -> random decoders of each family
+QUICK_DECODERS = {64: 1}
+DECODERS = ("llama", "qwen3", "gemma", "gpt2")  # with and without what ggml looks up in tables
+
+
+def decoder(family: str, width: int, seed: int) -> nn.Module:
+    """Return a random language model with the statistics of :func:`encoder`; two layers of four heads."""
+    import transformers
+
+    prefix, config, _ = MODELS[family]
+    if family == "gpt2":
+        sizes = {"n_embd": width, "n_positions": max(LENGTHS)}
+    else:
+        sizes = {"hidden_size": width, "intermediate_size": 2 * width, "head_dim": width // 4}
+        sizes |= {"max_position_embeddings": max(LENGTHS)}
+    sizes |= {"vocab_size": VOCABULARY, "attn_implementation": "eager"}
+    head = "LMHeadModel" if family == "gpt2" else "ForCausalLM"
+    config = getattr(transformers, f"{prefix}Config")(**config | sizes)
+    module = getattr(transformers, f"{prefix}{head}")(config).eval()
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in sorted(module.named_parameters()):
+        parameter.data.copy_(like_trained(name, parameter, generator, family == "gemma"))
+    return module.requires_grad_(False)
+
+
+def like_trained(name: str, like: torch.Tensor, generator: Any, from_one: bool) -> torch.Tensor:
+    """Return numbers for the parameter NAME, shaped LIKE it; norms are kept FROM ONE on in some models."""
+    noise = torch.randn(like.shape, generator=generator)
+    if "norm" in name.lower() or ".ln_" in name:
+        value = torch.exp(0.3 * noise) if name.endswith("weight") else 0.2 * noise
+        value[: max(1, like.shape[0] // 64)] *= 4
+        return value - 1 if from_one else value
+    return 0.2 * noise if like.ndim == 1 else noise * (1.2 / math.sqrt(like.shape[-1]))
+
+
+def decoder_cases(widths: Mapping[int, int], lengths: tuple[int, ...]) -> Iterator[Case]:
+    """Yield random language models on token ids."""
+    ids = Port("input_ids", "int64", ("batch", "sequence"), "token_ids")
+    logits = Port("logits", "float32", ("batch", "sequence", VOCABULARY), "")
+    signature = Signature((ids,), (logits,))
+    for family in DECODERS:
+        for width, count in widths.items():
+            short = [it for it in lengths if width < SLOW_WIDTH or it <= LONG]
+            for seed in range(count):
+                probes = [
+                    Probe(it.name, {"input_ids": it.inputs["input_ids"][:1]})
+                    for it in padded_probes(short, seed)
+                ]
+                module = decoder(family, width, seed)
+                yield finish(f"{family}-{width}-{seed}", width, module, (signature, probes))
 
 
 def conv_cases(count: int) -> Iterator[Case]:

@@ -18,7 +18,7 @@ os.environ.setdefault("MLX_DISABLE_COMPILE", "1")
 
 import numpy as np
 import torch
-from null_cases import SLOW_WIDTH, Array, Case, is_text, load_case
+from null_cases import SLOW_WIDTH, Array, Case, family_of, is_text, load_case
 from torch import nn
 
 from weighbridge.converters.captures.program_options import ProgramOptions
@@ -31,6 +31,7 @@ from weighbridge.parity.reference.reference import module_outputs
 RECORDED = {"captured": 2, "evaluator": 2, "exported": 2, "asset": 2}
 SLOWEST_WIDTH = 64  # above it, products that are summed in float16 take minutes
 DTYPES = ("float32", "float16", "bfloat16")
+GGML = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 SOURCE = "source"
 
 
@@ -258,6 +259,23 @@ def exported(case: Case, dtype: str) -> list[Array] | None:
         return [runner.run(probe.inputs)[output] for probe in case.probes]
 
 
+def in_llama(case: Case, dtype: str) -> list[Array] | None:
+    """Run a language model in llama.cpp, its GGUF file in DTYPE."""
+    if not (family := family_of(case)):
+        return None
+    from tests.support.runnable_gguf import runnable
+    from weighbridge.converters.models import open as open_model
+    from weighbridge.converters.runtimes import load
+    from weighbridge.jobs.importing.compared_gguf import judged
+
+    module = copy.deepcopy(case.module).to(getattr(torch, dtype))
+    place, file = runnable(module, family, GGML[dtype])
+    with place:
+        model, _ = judged(open_model(str(file.with_suffix(""))), file)
+        runner = load(model, "llama.cpp")
+        return [runner.run(probe.inputs)["logits"] for probe in case.probes]
+
+
 WORKERS: dict[str, dict[str, Callable[[Case, str], list[Array] | None]]] = {
     "torch": {
         SOURCE: source,
@@ -271,6 +289,7 @@ WORKERS: dict[str, dict[str, Callable[[Case, str], list[Array] | None]]] = {
     "reference": {"evaluator": evaluated},
     "onnxruntime": {"exported": exported},
     "coreai": {"asset": asset},
+    "llama.cpp": {"file": in_llama},
     "source": {SOURCE: source},  # alone, where one runtime is studied
 }
 
@@ -286,7 +305,8 @@ def work(runtime: str, blas: str, folder: Path) -> None:
         for dtype in DTYPES:
             for name, implementation in WORKERS[runtime].items():
                 file = place.parent / f"{runtime}--{blas}--{name}--{dtype}.npz"
-                if affordable(name, blas, dtype, case) and not file.is_file():
+                decodes = bool(family_of(case)) <= (runtime in ("llama.cpp", "source"))
+                if decodes and affordable(name, blas, dtype, case) and not file.is_file():
                     run_one(implementation, case, dtype, file)
 
 

@@ -47,13 +47,17 @@ os.environ.setdefault("MLX_DISABLE_COMPILE", "1")
 import numpy as np
 import torch
 from null_cases import (
+    DECODER_WIDTHS,
     LENGTHS,
+    QUICK_DECODERS,
     QUICK_LENGTHS,
     QUICK_WIDTHS,
     WIDTHS,
     Array,
     Case,
     conv_cases,
+    decoder_cases,
+    family_of,
     is_text,
     pretrained_case,
     random_cases,
@@ -63,6 +67,7 @@ from null_implementations import DTYPES, SOURCE, work
 
 from weighbridge.converters.common.arrays import from_torch, to_torch
 from weighbridge.converters.common.dtypes import unit_roundoff
+from weighbridge.converters.runtimes.programs.llama import TABLES
 from weighbridge.parity.check.distances import Distance, distance
 from weighbridge.parity.reference.floors import FLOORS, floor_key
 
@@ -103,7 +108,8 @@ def samples_of(
     """Yield one sample per probe."""
     for target, source in zip(errors(case, outputs), own, strict=True):
         whole, worst = target.whole / source.whole, target.worst / source.worst
-        kind = name if is_text(case) else f"{name}, convolutions"
+        others = family_of(case) or "convolutions"
+        kind = name if is_text(case) else f"{name}, {others}"
         yield Sample(key, kind, case.width, whole, worst)
 
 
@@ -124,7 +130,7 @@ def measure(case: Case, folder: Path) -> Iterator[Sample]:
         for file in files:
             runtime, blas, name, _ = file.stem.split("--")
             if name != SOURCE:
-                sums = SUMS.get((runtime, dtype), "float32")
+                sums = sums_of(runtime, dtype, case)
                 key = floor_key(runtime, "cpu", dtype, sums, "wheel" if blas == "wheel" else "")
                 yield from samples_of(key, name, case, saved_outputs(case, file), own)
 
@@ -262,17 +268,27 @@ def least_c(runtime: str, dtype: str, k: float, k_token: float) -> float:
 
 RUNTIMES = (
     *(("torch", "torch"), ("mlx", "torch"), ("reference", "torch")),
-    *(("onnxruntime", "torch"), ("coreai", "torch")),
+    *(("onnxruntime", "torch"), ("coreai", "torch"), ("llama.cpp", "torch")),
 )
 # What a runtime sums in, where that is not float32.
 SUMS = {("coreai", "float16"): "float16"}
 
 
+def sums_of(runtime: str, dtype: str, case: Case) -> str:
+    """Return what RUNTIME rounds in CASE beside its DTYPE, as its runner's description says."""
+    if runtime == "llama.cpp" and family_of(case) in ("gemma", "gpt2"):
+        return TABLES
+    return SUMS.get((runtime, dtype), "float32")
+
+
 def study(quick: bool, folder: Path, only: str | None) -> dict[str, Any]:
     """Run everything in FOLDER, or what the runtime ONLY needs, and return the studies by key."""
     widths, lengths = (QUICK_WIDTHS, QUICK_LENGTHS) if quick else (WIDTHS, LENGTHS)
-    cases = [*random_cases(widths, lengths), *conv_cases(2 if quick else 4)]
-    cases += [] if quick else [pretrained_case()]
+    cases = [] if only == "llama.cpp" else [*random_cases(widths, lengths)]
+    cases += [] if only == "llama.cpp" else [*conv_cases(2 if quick else 4)]
+    cases += [] if quick or only == "llama.cpp" else [pretrained_case()]
+    if only in (None, "llama.cpp"):
+        cases += decoder_cases(QUICK_DECODERS if quick else DECODER_WIDTHS, lengths)
     for case in cases:
         save_case(case, folder / case.name)
     runtimes = [*RUNTIMES, *([] if quick else [("mlx", "wheel")])]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..converters.checkpoints.formats.onnx_model import OnnxFile
 from ..converters.common.policy import Policy
+from ..converters.gguf.checked.tensors import GgufTensors
 from ..converters.maps import Plan, Step
 from ..converters.maps.notation.axes import UNIT, Atom, Axes, Product, Sum
 from ..converters.maps.notation.rules import Cast
@@ -82,7 +83,7 @@ def by_codes(
         graph.require_exact_inputs()
     # A graph has the codes of a quantized source as they are, which fingerprints see.
     dense = graph is not None and source and not is_quantized(source)
-    if candidate.framework != "mlprogram" and not dense:
+    if candidate.framework not in ("mlprogram", "gguf") and not dense:
         return reference, None
     from ..parity.packages.compressed import as_compressed
 
@@ -280,6 +281,10 @@ def expected_of(reference: Model, candidate: Model) -> dict[str, Expectation]:
     """
     from ..parity.weights.expectations import Expectation
 
+    if isinstance(candidate.tensors, GgufTensors):
+        computed = candidate.tensors.computed
+        names = candidate.tensors.parts.keys() & reference.checkpoint.headers.keys()
+        return {name: Expectation((name,), changed=name in computed) for name in names}
     if PROGRAMS.keys() & {reference.framework, candidate.framework} or reference.path is None:
         return {}
     if candidate.path is None:

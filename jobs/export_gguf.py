@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,15 +21,18 @@ from ..converters.planning.transcoding import Parts, is_quantized, quantized_vie
 from ..converters.quantization import Dequantized
 from ..converters.quantization.recipe import KEY
 from ..converters.runtimes.pretrained import torch_config
+from ..converters.runtimes.programs.llama import LLAMA_CPP
 from ..errors import BadInputError, MismatchError, UnsupportedError
 from .converting import require_apart
+from .importing.compared_gguf import compare_gguf
 from .options import Options
-from .pipeline import Outcome, Written, publish
+from .pipeline import Checked, Facts, Outcome, Written, publish
 
 if TYPE_CHECKING:
     from ..converters.gguf import GgufFile, Plan, Readback
 
 UNREAD: Final = "the file was not read back: UNVERIFIED"
+UNRUN: Final = "llama.cpp itself did not run it"
 
 
 @typed
@@ -45,7 +49,7 @@ def export_gguf(
 
     Metadata, tokenizer, names and types are those of LIKE. What llama.cpp's converter did to the
     tensors is found out by value: by BASE where given, else by SOURCE itself, which is close to it.
-    A quantized SOURCE keeps its codes and scales. The file is read again, every number compared.
+    A quantized SOURCE keeps its codes and scales.
 
     Args:
         source: a directory as transformers saves it, or a quantized one.
@@ -54,11 +58,10 @@ def export_gguf(
         base: the checkpoint that LIKE was made from.
         kind: ``F32``, ``F16``, ``BF16`` or ``Q8_0`` for all matrices, of a quantized SOURCE a type
             of blocks too. Without: as in LIKE, of a quantized SOURCE what keeps every value.
-        options: see :class:`Options`; the file is read again unless ``check`` is ``none``.
+        options: unless ``check`` is ``none`` the file is read again, and run where ``llama_cpp`` is.
 
     Raises:
-        WeighbridgeError: a file is not what it has to be, a type or architecture is not written, the
-            tensors do not fit, or the values prove no rule; all that is wrong is listed.
+        WeighbridgeError: files or types do not fit, or values prove no rule; all that is wrong is listed.
     """
     if target.suffix != ".gguf":
         raise BadInputError(f"{target}: a GGUF file is named *.gguf")
@@ -71,7 +74,9 @@ def export_gguf(
     if options.dry_run:
         return place.planned(plan.lines())
     require_other(model, like, target)
-    return publish(place, "", lambda path: written(plan, model, tensors, path, target, options))
+    put = partial(written, plan, model, tensors, target, options)
+    run = options.checks and LLAMA_CPP.installed
+    return publish(place, "", put, partial(ran, model, options) if run else None)
 
 
 def opened(like: Path, model: Model) -> GgufFile:
@@ -100,17 +105,25 @@ def planned(
 
 
 def written(
-    plan: Plan, model: Model, tensors: Checkpoint, path: Path, target: Path, options: Options
+    plan: Plan, model: Model, tensors: Checkpoint, target: Path, options: Options, path: Path
 ) -> Written:
     """Write the file of PLAN at PATH, to be published as TARGET, and read it again."""
     from ..converters.gguf import write
+    from ..converters.gguf.metadata.settings import unwindowed
 
     total = sum(made.stored.nbytes for made in plan.made.values())
     require_space(path, total)
     write(path, plan, tensors, options.report("writing the tensors", total))
     seen = checked(path, plan, tensors) if options.checks else None
-    lines = (*plan.lines(), *(seen.lines() if seen else (UNREAD,)))
+    window = unwindowed(plan.like, torch_config(model))
+    lines = (*plan.lines(), *([window] if window else []), *(seen.lines() if seen else (UNREAD,)))
     return Written(facts_of(model, plan, seen, target, lines), lines)
+
+
+def ran(model: Model, options: Options, path: Path, facts: Facts) -> Checked:
+    """Run the file at PATH in llama.cpp, and hold it against MODEL, which it was made from."""
+    verdict = compare_gguf(model, path, quick=options.quick, inputs=options.inputs)
+    return Checked(verdict, {"notes": [it for it in facts["notes"] if it != UNRUN]})
 
 
 def tensors_of(model: Model, like: GgufFile, original: str | None) -> Checkpoint:
@@ -223,6 +236,6 @@ def facts_of(
         },
         "read_back": seen and {"exact": seen.exact, "rounded": seen.rounded, "worst": seen.worst},
         "metadata_changed": plan.changed_fields,
-        "notes": [*lines, "llama.cpp itself did not run it"],
+        "notes": [*lines, UNRUN],
         "next": command("-m", target, "-p", "Hello", program="llama-cli"),
     }

@@ -62,7 +62,7 @@ NEXT: Mapping[str, tuple[tuple[str, ...], ...]] = {
             ("parity check", "{other}", "{spec}"),
             (f"convert {name}-to-torch", "{spec}", "~-torch", "--like", "{other}"),
         )
-        for kind, name in zip(PROGRAMS, ("coreml", "onnx", "coreai"), strict=True)
+        for kind, name in zip(PROGRAMS, ("coreml", "onnx", "coreai", "gguf"), strict=True)
     },
     "mlx adapter": (
         ("convert mlx-to-peft", "{spec}", "~-peft", "--base", "{other}"),

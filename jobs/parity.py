@@ -15,6 +15,7 @@ from ..errors import BadInputError, UnsupportedError
 from ..parity.check.verdict import Verdict
 from .checking import compare
 from .converting import require_apart
+from .importing.compared_gguf import GGUF, compare_gguf
 from .options import CheckOptions, PublishOptions
 from .pipeline import Outcome, Written, publish
 from .quantizing.transcoded import compare_quantized
@@ -78,15 +79,37 @@ def check(
     Raises:
         UnsupportedError: the candidate cannot run on the device.
     """
+    chosen: dict[str, Any]
     known = golden_at(reference) or quantized_view(options.open(reference))
-    judged, quick = quantized_view(options.for_candidate.open(candidate)), options.quick
+    quick = options.quick
+    if candidate.endswith(GGUF) and Path(candidate).is_file():
+        source = source_of(known, candidate)
+        require_memory("check", source, quick=quick)
+        chosen = {"runtime": runtime, "policy": policy, "quick": quick, "inputs": options.inputs}
+        return compare_gguf(source, Path(candidate), **chosen)
+    judged = quantized_view(options.for_candidate.open(candidate))
     require_device(judged, runtime, policy)
     sides = [judged, *([known] if isinstance(known, Model) else [])]
     require_memory("check", *sides, quick=quick)
-    chosen: dict[str, Any] = {"runtime": runtime, "policy": policy, "quick": quick}
+    chosen = {"runtime": runtime, "policy": policy, "quick": quick}
     if isinstance(known, Model) and is_quantized(judged):
         return compare_quantized(known, judged, inputs=options.inputs, **chosen)
     return compare(known, judged, inputs=options.inputs, **chosen)
+
+
+def source_of(known: Model | Golden, candidate: str) -> Model:
+    """Return the model that KNOWN is: the tensors of the GGUF file CANDIDATE are named and laid out by it.
+
+    Raises:
+        BadInputError: it is a golden without its model.
+    """
+    found = known if isinstance(known, Model) else known.model
+    if found is None:
+        raise BadInputError(
+            f"{candidate}: a GGUF file is held against the model itself, whose names and layouts a"
+            " golden does not keep; name the model"
+        )
+    return found
 
 
 def require_device(candidate: Model, runtime: str | None, policy: Policy) -> None:

@@ -23,6 +23,7 @@ LAYERS = (
             "converters.mlx_classes",
             "converters.libraries",
             "converters.configs",
+            "converters.gguf",
             "converters.models",
         ),
     ),
@@ -30,7 +31,6 @@ LAYERS = (
     (
         "formats",
         (
-            "converters.gguf",
             "converters.coreml",
             "converters.coreai_export",
             "converters.coreai_lowerings",

@@ -10,6 +10,7 @@ import click
 from ..converters.coreml.compression import GRIDS, TABLES, Compression
 from .options import (
     MODEL,
+    accepting,
     allow_lossy,
     original,
     own_inputs,
@@ -358,12 +359,14 @@ def export_coreai(source: str, target: Path, **chosen: Any) -> None:
 @allow_lossy
 @click.option(
     "--check",
-    type=click.Choice(("full", "none")),
-    default="full",
+    type=click.Choice(("quick", "full", "none")),
+    default="quick",
     show_default=True,
-    help="Read the file again and compare every number, or leave it UNVERIFIED.",
+    help="Read the file again, compare every number, and run it in llama.cpp where its binding llama_cpp is"
+    " installed, on one small text or on all; or leave it UNVERIFIED.",
 )
 @original
+@accepting
 @publishing
 def export_gguf(source: str, target: Path, as_json: bool, **chosen: Any) -> None:
     """Export SOURCE to TARGET.gguf: its tensors in a copy of BASE.gguf.
@@ -372,9 +375,11 @@ def export_gguf(source: str, target: Path, as_json: bool, **chosen: Any) -> None
 
     Example: weighbridge export gguf tuned tuned.gguf --like base-f16.gguf --base base
     """
+    prepare_mlx()
     from ..jobs.export_gguf import export_gguf as export_file
     from ..jobs.options import Options
 
     ways = {name: chosen.pop(name) for name in ("like", "base", "kind")}
+    accept = chosen.pop("accept")
     outcome = export_file(source, target, options=options_of(Options, chosen), **ways)
-    finish(outcome, as_json=as_json)
+    finish(outcome, as_json=as_json, accept=accept)

@@ -92,11 +92,11 @@ def read(
         else:
             sources[name] = _dense(file, place)
     return Read(
-        Assembled(_Bare(file), sources), section_of(schemes), tuple(_notes(file, placed, schemes))
+        Assembled(Bare(file), sources), section_of(schemes), tuple(_notes(file, placed, schemes))
     )
 
 
-class _Bare:
+class Bare:
     """What a GGUF file is besides its tensors."""
 
     def __init__(self, file: GgufFile, headers: Mapping[str, Header] = NONE) -> None:
@@ -133,7 +133,7 @@ def _rules(
         name: BY_NAME["heads interleaved" if re.search(pattern, name) else "same"]
         for name in found.sources
     }
-    shapes = _Bare(file, headers)
+    shapes = Bare(file, headers)
     wrong = [
         f"{name}: {file.tensors[name]} is not {members[0]}, {headers[members[0]]}"
         for name, members in found.sources.items()

@@ -18,6 +18,7 @@ from ..common.system import reserve, write_all, writing
 from ..quantization import Blocks
 from ..quantization.workspace import Room
 from .blocks import encoded
+from .file import GgufFile
 from .plan import Made, Plan
 from .rows import dense, made_rows
 from .types import code, encode, overflows
@@ -34,8 +35,8 @@ def write(path: Path, plan: Plan, source: Checkpoint, advance: Advance = lambda 
         WeighbridgeError: the disk is full.
     """
     problems: list[str] = []
-    begin = header(plan)
-    places, size = offsets(plan, len(begin))
+    begin = header(plan.like, plan.made, plan.fields)
+    places, size = offsets(plan.made, plan.like.alignment, len(begin))
     counting = Lock()
     with writing(path), path.open("wb") as file:
         reserve(file.fileno(), size)
@@ -58,21 +59,20 @@ def write(path: Path, plan: Plan, source: Checkpoint, advance: Advance = lambda 
         raise MismatchError("these do not fit their type in the file", sorted(problems))
 
 
-def offsets(plan: Plan, begin: int) -> tuple[dict[str, int], int]:
-    """Return where each tensor of PLAN begins behind BEGIN bytes, and where the file ends."""
-    alignment, at = plan.like.alignment, begin
+def offsets(made: Mapping[str, Made], alignment: int, begin: int) -> tuple[dict[str, int], int]:
+    """Return where each tensor MADE begins behind BEGIN bytes, and where the file ends."""
+    at = begin
     found: dict[str, int] = {}
-    for name, made in plan.made.items():
+    for name, each in made.items():
         found[name] = at + -at % alignment
-        at = found[name] + made.stored.nbytes
+        at = found[name] + each.stored.nbytes
     return found, at + -at % alignment
 
 
-def header(plan: Plan) -> bytes:
-    """Return everything before the tensors."""
-    like = plan.like
-    start = MAGIC + struct.pack("<IQQ", like.version, len(plan.made), len(plan.fields))
-    return start + b"".join(plan.fields.values()) + b"".join(infos(plan.made, like.alignment))
+def header(like: GgufFile, made: Mapping[str, Made], fields: Mapping[str, bytes]) -> bytes:
+    """Return everything before the tensors MADE in a file like LIKE, metadata FIELDS."""
+    start = MAGIC + struct.pack("<IQQ", like.version, len(made), len(fields))
+    return start + b"".join(fields.values()) + b"".join(infos(made, like.alignment))
 
 
 def infos(made: Mapping[str, Made], alignment: int) -> Iterator[bytes]:

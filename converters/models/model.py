@@ -39,6 +39,7 @@ PROGRAMS: Final[Mapping[str, str]] = {
     "mlprogram": "a Core ML package",
     "onnx": "an ONNX file",
     "coreai": "a Core AI asset",
+    "gguf": "a GGUF file",
 }
 
 

@@ -228,9 +228,24 @@ def _schemes(
             schemes[name] = _scheme(raw, recipe, name, dense.get(name))
         except BadInputError as error:
             problems.append(str(error))
+    problems += _never_met(raw, recipe, schemes)
     if problems:
         raise MismatchError(f"{raw.path} is not quantized as its config.json says", problems)
     return schemes
+
+
+def _never_met(raw: Checkpoint, recipe: Recipe, schemes: Mapping[str, Scheme]) -> Iterator[str]:
+    """Yield what is wrong where RECIPE has a default and none of the weights that it does not name has it.
+
+    Where some have it, the shapes of the others tell, as to mlx-lm.
+    """
+    silent = {name: it for name, it in schemes.items() if stem(name) not in recipe.named}
+    if silent and "bits" in recipe.section and recipe.default not in silent.values():
+        name, scheme = next(iter(silent.items()))
+        yield (
+            f"{stem(name)}: config.json says {recipe.default}, and names it not; stored is"
+            f" {raw.headers[name]}, {scheme}, and no other weight is as it says"
+        )
 
 
 def is_packed(headers: Mapping[str, Header], name: str) -> bool:

@@ -19,7 +19,13 @@ RUNNERS: Final = {
     "coreml": (".programs.coreml", "CoremlRunner"),
     "onnxruntime": (".programs.onnxruntime", "OnnxRunner"),
     "coreai": (".programs.coreai", "CoreaiRunner"),
+    "llama.cpp": (".programs.llama", "LlamaRunner"),
 }
+
+OTHERWISE: Final = {
+    "onnx": "onnxruntime",
+    "gguf": "llama.cpp",
+}  # runtimes that are not called as the framework is
 
 
 def native_runtime(framework: str) -> str:
@@ -30,7 +36,7 @@ def native_runtime(framework: str) -> str:
     """
     if framework == "mlprogram":
         return "coreml" if sys.platform == "darwin" else "reference"
-    return "onnxruntime" if framework == "onnx" else framework
+    return OTHERWISE.get(framework, framework)
 
 
 def load(model: Model, runtime: str | None = None, policy: Policy = Policy()) -> Runner:

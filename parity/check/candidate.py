@@ -13,12 +13,14 @@ from ...converters.checkpoints.formats.onnx_model import OnnxFile
 from ...converters.common.memory import pass_on_shortage
 from ...converters.common.policy import Policy
 from ...converters.common.users_code import fault_of, raised_by_us
+from ...converters.gguf.checked.tensors import GgufTensors
 from ...converters.models import PROGRAMS, Model, Signature
 from ...converters.models.pictures import Picture
 from ...converters.models.ports import paired, under_other_names
 from ...converters.models.program_files import ProgramFile, recorded
 from ...converters.runtimes import Runner, load
 from ...converters.runtimes.blas import mlx_on
+from ...converters.runtimes.programs.llama import LLAMA_CPP
 from ...converters.values import Array
 from ...errors import BadInputError, RuntimeEndedError, UsersCodeError, WeighbridgeError
 from ..packages.encoded import Encoded, behind_encoder, encoded_by
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 FLOAT32_RUNTIMES: Final = frozenset(("torch", "mlx"))  # run any weights in float32 if asked to
 FRAMEWORKS: Final = frozenset(("torch", "transformers", "mlx", "coremltools", "coreai"))
+MISSING: Final = "{} is not installed, so nothing was run; see weighbridge doctor"
 RANDOM: Final = frozenset(
     f"random_{it}" for it in ("bernoulli", "categorical", "normal", "uniform")
 )
@@ -145,13 +148,15 @@ class Candidate:
     @cached_property
     def missing(self) -> str | None:
         """Why it cannot run here, its framework not being installed; ``None`` where it can be tried."""
+        if self.model.framework == "gguf":
+            return None if LLAMA_CPP.installed else MISSING.format(LLAMA_CPP.package)
         try:
             _ = self.structure
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]
             if package not in FRAMEWORKS:
                 raise
-            return f"{package} is not installed, so nothing was run; see weighbridge doctor"
+            return MISSING.format(package)
         return None
 
     @property
@@ -191,6 +196,7 @@ class Candidate:
         file = self.model.tensors
         rounds = self.program.rounds_activations if self.program else False
         rounds = rounds or (isinstance(file, OnnxFile) and bool(file.rounded))
+        rounds = rounds or (isinstance(file, GgufTensors) and bool(file.coded))
         return rounds and not self.as_source
 
     @cached_property

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ...converters.checkpoints.formats.onnx_model import OnnxFile
+from ...converters.gguf.checked.codes import Grid
+from ...converters.gguf.checked.tensors import GgufTensors
 from ...converters.models import Model
 from ...converters.models.program_files import recorded
 from ...converters.values import Array
@@ -112,12 +115,46 @@ class OfGraph:
         return on_grid((least, largest), scale, offset, wanted)
 
 
+@dataclass(frozen=True)
+class OfBlocks:
+    """A weight of a GGUF file that stands in blocks."""
+
+    tensors: GgufTensors
+    name: str
+    zeros: Array | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes."""
+        return self.tensors.headers[self.name].shape
+
+    @cached_property
+    def _grid(self) -> Grid:
+        return self.tensors.grid(self.name)
+
+    def values(self) -> Array:
+        """Return what its codes stand for."""
+        return self.tensors.read(self.name)
+
+    def closest(self, wanted: Float64) -> Closest:
+        """Return the values nearest to WANTED that it could stand for; those that it has where they are no further."""
+        from ...converters.captures.mlprogram.closest import Closest
+
+        grid = self._grid
+        inside = np.clip(wanted, grid.low, grid.high)
+        near = np.abs(grid.values - inside) <= grid.step / 2 + grid.room
+        return Closest(np.where(near, grid.values, inside), grid.step, grid.room)
+
+
 def coded_in(candidate: Model) -> CodedFile | None:
     """Return the weights of CANDIDATE that are on codes; ``None`` where there are none, or it is no such file."""
     if isinstance(candidate.tensors, OnnxFile):
         file = candidate.tensors
         weights = {name: OfGraph(file, name) for name in file.codes()}
         return CodedFile(weights, recorded(file), lambda _: iter(())) if weights else None
+    if isinstance(candidate.tensors, GgufTensors):
+        blocks = {name: OfBlocks(candidate.tensors, name) for name in candidate.tensors.coded}
+        return CodedFile(blocks, {}, lambda _: iter(())) if blocks else None
     if (
         candidate.framework != "mlprogram"
         or not candidate.path

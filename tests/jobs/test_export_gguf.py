@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.converters.gguf.models import like_file, module, saved, tuned
+from tests.converters.gguf.models import FAMILIES, like_file, module, saved, tuned
 from weighbridge.errors import (
     BadInputError,
     MismatchError,
@@ -60,6 +60,14 @@ def test_the_same_twice_is_the_same_file(made, tmp_path):
 def test_the_base_itself_gives_the_like_file_again(made, tmp_path):
     export_gguf(str(made / "base"), tmp_path / "a.gguf", like=made / "base.gguf")
     assert (tmp_path / "a.gguf").read_bytes() == (made / "base.gguf").read_bytes()
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"llama"}))
+def test_a_base_of_each_family_gives_the_like_file_again(family, tmp_path):
+    saved(module(family).to(torch.bfloat16), tmp_path / "base")
+    like_file(tmp_path / "base.gguf", family, tmp_path / "base")
+    export_gguf(str(tmp_path / "base"), tmp_path / "a.gguf", like=tmp_path / "base.gguf")
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "base.gguf").read_bytes()
 
 
 def test_a_dry_run_says_what_would_be_written(made, tmp_path):

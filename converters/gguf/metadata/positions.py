@@ -52,7 +52,7 @@ def rotated(file: GgufFile, config: Config) -> set[int]:
         found |= {int(size * share) for size in whole for share in shares or {1.0}}
     return (
         found
-        if any("rope" in key or key in PARTS for it in sections(config) for key in it)
+        if any("rope" in str(key) or key in PARTS for it in sections(config) for key in it)
         else set()
     )
 

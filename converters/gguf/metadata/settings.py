@@ -46,6 +46,9 @@ SAME: Final[Mapping[str, tuple[str, ...]]] = {
     "logit_scale": ("logit_scale", "logits_scaling"),
 }
 FACTOR: Final = "rope.scaling.factor"  # of linear and YaRN scaling
+WINDOWED: Final = "sliding_attention"  # section of rotary settings that a file has beside those of whole attention
+# What llama.cpp computes by whatever a file says, and so does no other configuration.
+ALWAYS: Final[Mapping[str, Mapping[str, Any]]] = {"qwen3moe": {"norm_topk_prob": True}}
 SCALED: Final = ("linear", "yarn")
 NEAR: Final = 1e-5  # metadata are float32
 
@@ -74,9 +77,12 @@ def differences(file: GgufFile, config: Mapping[str, Any]) -> Iterator[str]:
     """Yield which metadata of FILE have another value than CONFIG, in words."""
     for name, keys in SAME.items():
         own = file.value(f"{file.architecture}.{name}")
-        theirs = {key: it for key, it in numbers(config) if key in keys}
+        theirs = {key: it for key, it in numbers(config, WINDOWED) if key in keys}
         if isinstance(own, int | float) and own and theirs and not is_one_of(own, theirs.values()):
             yield f"{file.architecture}.{name} is {own:g}, {shown(theirs)}"
+    for key, value in ALWAYS.get(file.architecture, {}).items():
+        if config.get(key, value) != value:
+            yield f"llama.cpp computes {file.architecture} by {key} {value}, config.json says {config[key]}"
     own = file.value(f"{file.architecture}.{FACTOR}")
     scaled = file.value(f"{file.architecture}.rope.scaling.type") in SCALED
     factors = {key: it for key, it in numbers(config) if key == "factor"}
@@ -85,6 +91,24 @@ def differences(file: GgufFile, config: Mapping[str, Any]) -> Iterator[str]:
     older = file.value(f"{file.architecture}.rope.scale_linear")
     if not own and not older and (found := [it for it in scalings(config) if it != 1]):
         yield f"{file.architecture}.{FACTOR} is not there, factor {found[0]:g}"
+
+
+def unwindowed(file: GgufFile, config: Mapping[str, Any]) -> str:
+    """Say that FILE has no window of attention where CONFIG has one that texts can exceed; else nothing.
+
+    llama.cpp's converter writes none for architectures that it computes without, such as that of Mistral.
+    """
+    full = completed(config)
+    window, longest = full.get("sliding_window"), full.get("max_position_embeddings")
+    used = full.get("use_sliding_window") is not False and isinstance(window, int) and window
+    if not used or file.sized("attention.sliding_window"):
+        return ""
+    if isinstance(longest, int) and longest <= window:
+        return ""
+    return (
+        f"config.json has a window of {window:,} tokens and the file none: in llama.cpp each token of a"
+        " longer text reads all before it"
+    )
 
 
 def scalings(config: Mapping[str, Any]) -> Iterator[float]:
@@ -107,15 +131,15 @@ def completed(config: Mapping[str, Any]) -> Mapping[str, Any]:
         return config
 
 
-def numbers(config: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield every number of CONFIG with its key, of sections too.
+def numbers(config: Mapping[str, Any], without: str = "") -> Iterator[tuple[str, float]]:
+    """Yield every number of CONFIG with its key, of sections too but those WITHOUT.
 
     >>> list(numbers({"rope_parameters": {"rope_theta": 1e4}, "use_cache": True}))
     [('rope_theta', 10000.0)]
     """
     for key, value in config.items():
         if isinstance(value, Mapping):
-            yield from numbers(value)
+            yield from numbers(value, without) if key != without else ()
         elif isinstance(value, int | float) and not isinstance(value, bool):
             yield key, value
 

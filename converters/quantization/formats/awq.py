@@ -48,7 +48,7 @@ def _require_known(section: Section) -> None:
         words = f"version {version!r} is unknown; known is 'gemm'"
     elif bits != BITS:
         words = f"bits is {bits!r}; known is {BITS}"
-    elif not points:
+    elif points is not True:
         words = f"zero_point is {points!r}; known are weights with zero points (true)"
     else:
         return

@@ -88,6 +88,19 @@ def whole_number(section: Section, key: str) -> int:
     return found
 
 
+def require_truth(section: Section, *keys: str) -> None:
+    """Check that KEYS of SECTION are true or false where they are there.
+
+    Raises:
+        BadInputError: one is not.
+    """
+    for key in keys:
+        if not isinstance(found := section.get(key), bool | None):
+            raise BadInputError(
+                f"config.json: {SECTION}: {key} is {found!r}, expected true or false"
+            )
+
+
 def require(headers: Mapping[str, Header], name: str, owner: str) -> Header:
     """Return the header of tensor NAME, which belongs to the weight OWNER.
 

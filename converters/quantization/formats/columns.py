@@ -106,7 +106,7 @@ def _module(raw: Checkpoint, path: str, section: Section, packed: int) -> Module
     headers, bits = raw.headers, whole_number(section, "bits")
     words = require(headers, f"{path}.qweight", path)
     scales = require(headers, f"{path}.scales", path)
-    require(headers, f"{path}.qzeros", path)
+    _require_integers(require(headers, f"{path}.qzeros", path), f"{path}.qzeros", "I32")
     if words.dtype != "I32" or len(words.shape) != 2 or scales.dtype not in FLOATS:
         raise BadInputError(f"{path}: qweight is {words}, scales {scales}; expected I32 and floats")
     columns = words.shape[0] * 32 // bits if packed == 32 else words.shape[0]
@@ -119,11 +119,17 @@ def _module(raw: Checkpoint, path: str, section: Section, packed: int) -> Module
     return Module(raw, path, bits, (count, columns), group, _order(raw, path, columns, group))
 
 
+def _require_integers(header: Header, name: str, *known: str) -> None:
+    if header.dtype not in known:
+        raise BadInputError(f"{name} is {header}, expected {' or '.join(known)}")
+
+
 def _order(raw: Checkpoint, path: str, columns: int, group: int) -> Array:
     name = f"{path}.g_idx"
     if name not in raw.headers:
         return np.arange(columns) // group
     require_shape(raw.headers, name, (columns,))
+    _require_integers(raw.headers[name], name, "I32", "I64")
     order = raw.read(name).astype(np.int64)
     if order.min(initial=0) < 0 or order.max(initial=0) >= -(-columns // group):
         raise BadInputError(f"{name} names group {order.max()}; there are {-(-columns // group)}")

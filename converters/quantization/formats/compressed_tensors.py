@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +16,7 @@ from ..blocks import Blocks
 from ..mlx import each_block
 from ..scheme import Scheme
 from .base import UNREAD, Format, Read, Section, require, require_shape, section_of
+from .compressed.says import matches, part_of, require_true, says_of
 from .compressed_writer import NAME, write
 from .floats import scaled
 from .integers import Grid, Integers, as_parts, unpacked
@@ -74,7 +74,10 @@ def read(raw: Checkpoint, section: Section) -> Read:
             f"{raw.path}: config.json says {NAME}; no tensor is called *.weight_scale"
         )
     _refuse_contradictions(raw, section, paths)
-    modules = [Module(raw, path, _says(section, path)) for path in paths]
+    modules = [Module(raw, path, says_of(section, path)) for path in paths]
+    for module in modules:
+        ending = "weight_packed" if module.has("weight_packed") else "weight"
+        require_true(module.path, module.says, ending)
     sources: dict[str, Source] = {}
     schemes: dict[str, Scheme] = {}
     for module in modules:
@@ -103,8 +106,8 @@ def _refuse_contradictions(raw: Checkpoint, section: Section, paths: list[str]) 
     groups, ignored = section.get("config_groups"), section.get("ignore")
     first: dict[str, tuple[str, Any]] = {}
     for name, group in groups.items() if isinstance(groups, Mapping) else ():
-        weights = _of(group, "weights")
-        for target in map(str, _of(group, "targets") or ()):
+        weights = part_of(group, "weights")
+        for target in map(str, part_of(group, "targets") or ()):
             before, other = first.setdefault(target, (name, weights))
             if other != weights:
                 raise BadInputError(
@@ -112,46 +115,11 @@ def _refuse_contradictions(raw: Checkpoint, section: Section, paths: list[str]) 
                     " weights; keep the one that is true"
                 )
     for path in paths:
-        if isinstance(ignored, list) and any(_matches(path, target) for target in ignored):
+        if isinstance(ignored, list) and any(matches(path, target) for target in ignored):
             stored = ", ".join(
                 f"{path}.{it}" for it in ENDINGS[:2] if f"{path}.{it}" in raw.headers
             )
             raise BadInputError(f"{path}: config.json has it under `ignore`; stored is {stored}")
-
-
-def _says(section: Section, path: str) -> Mapping[str, Any]:
-    """Return what SECTION says of the weight of the module PATH: names first, then classes."""
-    groups = section.get("config_groups")
-    if not isinstance(groups, Mapping) or not groups:
-        raise BadInputError(f"config.json: config_groups is {groups!r}, expected an object")
-    by_class = None
-    for group in groups.values():
-        weights, targets = (_of(group, key) for key in ("weights", "targets"))
-        if not isinstance(weights, Mapping) or not isinstance(targets, list):
-            raise BadInputError(
-                f"config.json: config_groups has {group!r}, expected weights, targets"
-            )
-        if any(_matches(path, target) for target in targets):
-            return weights
-        if any("." not in str(target) for target in targets):
-            by_class = by_class or weights
-    if by_class is None:
-        raise BadInputError(f"{path} is quantized and no group of config.json names it")
-    return by_class
-
-
-def _of(group: object, key: str) -> Any:
-    return group.get(key) if isinstance(group, Mapping) else None
-
-
-def _matches(path: str, target: object) -> bool:
-    text = str(target)
-    if not text.startswith("re:"):
-        return text == path
-    try:
-        return re.match(text[3:], path) is not None
-    except re.error as error:
-        raise BadInputError(f"config.json: target {text!r} is no expression: {error}") from error
 
 
 def _reader(module: Module) -> Callable[[Module], Found]:
@@ -217,8 +185,12 @@ def _integers(module: Module, shape: tuple[int, int], codes: Rows, bits: int) ->
             f"{module.name('weight_scale')} is {scales}, no groups of a weight {list(shape)}"
         )
     _check_grid(module, "weight_scale", shape[0], groups)
-    named = module.says.get("group_size")
-    if module.says.get("strategy") == "group" and named != group:
+    named, strategy = module.says.get("group_size"), module.says.get("strategy")
+    if strategy in ("channel", "tensor") and groups != 1:
+        raise BadInputError(
+            f"{module.path}: config.json says {strategy!r}; {module.name('weight_scale')} has {groups} groups"
+        )
+    if strategy == "group" and named != group:
         raise BadInputError(
             f"{module.path}: config.json says groups of {named}; stored are {group}"
         )

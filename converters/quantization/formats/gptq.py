@@ -12,14 +12,14 @@ from typing import Final
 
 import numpy as np
 
-from ....errors import UnsupportedError
+from ....errors import BadInputError, UnsupportedError
 from ...checkpoints import Checkpoint, Header
 from ...checkpoints.assembled import Assembled, Source, computed, fixed, whole
 from ...values import Array
 from ..mlx import each_block, stem
 from ..packing import pack
 from ..view import Dequantized
-from .base import METHOD, Format, Read, Section, Written
+from .base import METHOD, Format, Read, Section, Written, require_truth
 from .columns import Chosen, Module, Upright, choose, read_modules, scales_source
 from .integers import Integers, unpacked
 from .modules import HEAD, is_linear, others
@@ -43,6 +43,7 @@ def read(raw: Checkpoint, section: Section) -> Read:
         )
     if section.get("bits") not in WIDTHS:
         raise UnsupportedError(f"{NAME} of {section.get('bits')!r} bits is unknown; known {WIDTHS}")
+    require_truth(section, "sym", "desc_act")
     return read_modules(
         raw, section, 32, lambda module: _opened(module, VERSIONS[version], section)
     )
@@ -63,7 +64,8 @@ def _opened(module: Module, less: int, section: Section) -> Integers:
     def codes(part: slice) -> Iterator[Array]:
         return (unpacked(found, module.bits, columns) for found in words(part))
 
-    symmetric = bool(section.get("sym")) and bool((zeros() == middle).all())
+    if symmetric := bool(section.get("sym")):
+        _require_middle(module, zeros(), middle)
     return Integers(
         module.shape,
         module.bits,
@@ -74,6 +76,18 @@ def _opened(module: Module, less: int, section: Section) -> Integers:
         module.raw.headers[f"{module.path}.scales"].dtype,
         computed(Header("U32", (rows, columns * module.bits // 32)), words),
     )
+
+
+def _require_middle(module: Module, zeros: Array, middle: int) -> None:
+    """Refuse ZEROS of MODULE, which the config calls symmetric, that are not the MIDDLE of the codes.
+
+    Some kernels then compute with the middle, and others with what is stored.
+    """
+    if len(others := zeros[zeros != middle]):
+        raise BadInputError(
+            f"{module.path}: config.json says sym; {module.path}.qzeros has zero points of {others[0]},"
+            f" not {middle}: set sym to false, or checkpoint_format to the version that wrote it"
+        )
 
 
 def write(parts: Dequantized) -> Written:
@@ -113,6 +127,12 @@ def _tensors(weight: Upright, chosen: Chosen, less: int) -> dict[str, Source]:
     }
 
 
+def _is_turned(parts: Dequantized, name: str) -> bool:
+    """Tell whether a scale of NAME is negative, whose zero point is not the middle as it is written."""
+    scales = parts.raw.read(parts.part_names(name)["scales"])
+    return bool((scales.astype(np.float32) < 0).any())
+
+
 def _section(parts: Dequantized, chosen: Chosen, less: int) -> dict[str, object]:
     dense = [
         stem(name)
@@ -125,7 +145,8 @@ def _section(parts: Dequantized, chosen: Chosen, less: int) -> dict[str, object]
         "bits": chosen.scheme.bits,
         "group_size": chosen.scheme.group_size,
         "desc_act": False,
-        "sym": all(fit.symmetric for fit in chosen.fits.values()),
+        "sym": all(fit.symmetric for fit in chosen.fits.values())
+        and not any(_is_turned(parts, name) for name in chosen.fits),
         "lm_head": False,
         "checkpoint_format": version,
         "dynamic": {f"-:^{re.escape(path)}$": {} for path in dense},

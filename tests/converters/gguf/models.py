@@ -24,6 +24,7 @@ SIZES = {
 }
 EXPERTS = {"num_local_experts": 3, "num_experts_per_tok": 2}
 QWEN_EXPERTS = {"moe_intermediate_size": 96, "num_experts": 3, "num_experts_per_tok": 2}
+QWEN_EXPERTS["norm_topk_prob"] = True  # llama.cpp knows no other qwen3_moe, nor is one published
 GPT2 = {"vocab_size": 50, "n_positions": 32, "n_embd": 64, "n_layer": 2, "n_head": 4}
 # family -> classes of transformers, what its config adds, llama.cpp's name.
 FAMILIES = {

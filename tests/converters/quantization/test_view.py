@@ -197,7 +197,21 @@ def test_biases_beside_floating_point_codes_are_refused():
 
 def test_a_shape_that_is_known_tells_how_a_weight_is_packed_that_the_config_does_not_name():
     config = {"quantization": Scheme(4, 64).record}
-    raw = stored(Scheme(8, 32))  # as many bits in a group
+    raw, other = stored(Scheme(8, 32)), stored(Scheme(4, 64))  # as many bits in a group
+    raw = Arrays(raw.arrays | {f"down.{n.split('.')[-1]}": it for n, it in other.arrays.items()})
     assert Dequantized(raw, config).headers["up.weight"].shape == (3, 5, 256)
     view = Dequantized(raw, config, {"up.weight": (3, 5, 128)})
-    assert view.schemes == {"up.weight": Scheme(8, 32)}
+    assert view.schemes == {"up.weight": Scheme(8, 32), "down.weight": Scheme(4, 64)}
+
+
+@pytest.mark.parametrize("changed", [{"bits": 8}, {"group_size": 32}, {"bits": 2}])
+def test_a_default_that_no_weight_has_is_refused(tmp_path, changed):
+    _, config = save(tmp_path, LLAMA, group_size=64, bits=4)
+    section = config["quantization"] | changed
+    config |= {"quantization": section, "quantization_config": section}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    says = str(Scheme.of(section))
+    with pytest.raises(
+        MismatchError, match=rf"\w+: config.json says {says}, and names it not; stored is U32"
+    ):
+        opened(tmp_path)

@@ -14,7 +14,9 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from tests.converters.gguf.models import SIZES, like_file, module, saved
 from tests.jobs.importing.test_gguf import convert
 from tests.jobs.test_export_gguf_quantized import export
+from weighbridge.converters.gguf import GgufFile
 from weighbridge.converters.gguf.metadata.positions import divisors
+from weighbridge.converters.gguf.metadata.settings import differences, unwindowed
 
 TOKENS = [f"t{i}" for i in range(49)] + ["né\u0120"]  # as `like_file` has them
 MERGES = [("t", "1"), ("t", "2")]
@@ -143,3 +145,48 @@ def test_spaces_and_pieces_are_told_as_llama_cpp_writes_them(base, tmp_path):
         tmp_path / "x.gguf", "llama", base, "F16", extra=lambda it: agree(it, tokens=tokens)
     )
     convert(file, tmp_path / "mlx", like, "--check", "none")
+
+
+THETAS = {
+    name: {"rope_type": "default", "rope_theta": theta}
+    for name, theta in (("full_attention", 1e6), ("sliding_attention", 1e4))
+}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(("theta", "refused"), [(1e6, False), (1e4, True)])
+def test_the_rotary_base_is_that_of_whole_attention(order, theta, refused, tmp_path):
+    folder = saved(module("llama"), tmp_path / "base")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "gemma3_text", "rope_parameters": dict(list(THETAS.items())[::order])}
+    file = like_file(
+        tmp_path / "base.gguf", "llama", folder, extra=lambda it: it.add_rope_freq_base(theta)
+    )
+    said = [it for it in differences(GgufFile(file), config) if "freq_base" in it]
+    assert said == (["llama.rope.freq_base is 10000, rope_theta 1e+06"] if refused else [])
+
+
+@pytest.mark.parametrize(("says", "count"), [(False, 1), (True, 0)])
+def test_shares_of_experts_that_llama_cpp_always_scales_are_scaled(says, count, tmp_path):
+    folder = saved(module("qwen3_moe"), tmp_path / "base")
+    file = like_file(tmp_path / "base.gguf", "qwen3_moe", folder)
+    config = json.loads((folder / "config.json").read_text()) | {"norm_topk_prob": says}
+    found = [it for it in differences(GgufFile(file), config) if "norm_topk_prob" in it]
+    assert len(found) == count
+
+
+@pytest.mark.parametrize(
+    ("config", "written", "told"),
+    [
+        ({}, 0, True),
+        ({}, 16, False),
+        ({"use_sliding_window": False}, 0, False),
+        ({"sliding_window": 32}, 0, False),
+    ],
+)
+def test_a_window_that_the_file_has_not_is_told(config, written, told, tmp_path):
+    folder = saved(module("llama"), tmp_path / "base")
+    extra = (lambda it: it.add_sliding_window(written)) if written else lambda _: None
+    file = like_file(tmp_path / "base.gguf", "llama", folder, extra=extra)
+    says = {"model_type": "mistral", "sliding_window": 16, "max_position_embeddings": 32} | config
+    assert ("window of 16 tokens" in unwindowed(GgufFile(file), says)) == told

@@ -15,7 +15,7 @@ from ....results.records import RECORD
 from ....values import Array
 from ...base import Header
 from ..ranges import chunks
-from .process import AssetProcess
+from .process import asset_process
 
 SUFFIX: Final = ".aimodel"
 PROGRAM, HASH, METADATA = "main.mlirb", "main.hash", "metadata.json"
@@ -40,7 +40,7 @@ class Asset:
         self.files = tuple(path / name for name in (METADATA, HASH, PROGRAM))
         self.metadata: Mapping[str, Any] = _metadata(path)
         _require_whole(path)
-        self.process = AssetProcess(path)
+        self.process = asset_process(path)
 
     @cached_property
     def numbers(self) -> Mapping[str, int]:

@@ -6,13 +6,8 @@ Core AI's compiler and runtime end the process on some damaged files, so ours ne
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import signal
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -21,6 +16,7 @@ import numpy as np
 from coreai.authoring import AIModelAsset
 from coreai.runtime import AIModel, NDArray
 
+from ....common.apart.serving import serve
 from ....common.dtypes import CODE
 from ....values import Array
 from .constants import constants
@@ -168,20 +164,4 @@ def _fitting(function: Any, name: str, array: Array) -> Array:
 
 def main() -> None:
     """Open an asset and answer requests, until nobody asks any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asks says when it is enough
-    handle, path, folder = sys.argv[1:4]
-    talk = Connection(int(handle))
-    opened: Inside | None = None
-    while True:
-        try:
-            name, arguments, named = talk.recv()
-        except EOFError:
-            shutil.rmtree(folder, ignore_errors=True)  # who asked may have been killed
-            os._exit(0)  # the threads of the runtime would be waited for
-        try:
-            opened = opened or Inside(path, folder)
-            answer = (True, getattr(opened, name)(*arguments, **named))
-        except Exception as error:  # the runtime has no kinds of its own
-            traceback.print_exc()
-            answer = (False, f"{type(error).__name__}: {error}")
-        talk.send(answer)
+    serve(Inside)

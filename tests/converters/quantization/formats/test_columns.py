@@ -180,6 +180,11 @@ def test_scales_beyond_float16_keep_their_dtype_and_it_is_told():
         ({}, {"group_size": 128}, r"up.scales is F16\[4, 64\], expected shape \[2, 64\]"),
         ({}, {"group_size": 0}, "group_size is 0, expected a whole number"),
         ({}, {"bits": 8}, r"expected shape"),
+        ({"qzeros": np.zeros((4, 8))}, {}, r"up.qzeros is F64\[4, 8\], expected I32"),
+        ({"g_idx": np.zeros(256, np.float32)}, {}, r"up.g_idx is F32\[256\], expected I32"),
+        ({}, {"sym": "yes"}, "sym is 'yes', expected true or false"),
+        ({}, {"desc_act": 1}, "desc_act is 1, expected true or false"),
+        ({}, {"sym": True}, r"up: config.json says sym; up.qzeros has zero points of \d+, not 8"),
     ],
 )
 def test_bad_input_is_one_line_that_names_the_tensor_and_the_value(tensors, section, says):
@@ -193,6 +198,7 @@ def test_bad_input_is_one_line_that_names_the_tensor_and_the_value(tensors, sect
         ({"version": "gemv"}, "awq: version 'gemv' is unknown; known is 'gemm'"),
         ({"bits": 8}, "awq: bits is 8; known is 4"),
         ({"zero_point": False}, "awq: zero_point is False; known are weights with zero points"),
+        ({"zero_point": "yes"}, "awq: zero_point is 'yes'; known are weights with zero points"),
     ],
 )
 def test_another_layout_of_awq_is_refused_by_what_is_other(changes, says):

@@ -218,6 +218,13 @@ def section(**changes):
         ({}, {"group_size": 64}, "says groups of 64; stored are 32"),
         (
             {},
+            {"strategy": "channel"},
+            "up: config.json says 'channel'; up.weight_scale has 2 groups",
+        ),
+        ({}, {"strategy": "other"}, "up: config.json says strategy 'other'; known are"),
+        ({}, {"dynamic": True}, "up: config.json says dynamic is True; up.weight_scale is stored"),
+        (
+            {},
             {"symmetric": True},
             "says symmetric; up.weight_zero_point has others than the middle",
         ),
@@ -249,6 +256,24 @@ def test_two_groups_that_say_otherwise_of_a_layer_are_refused(targets, other):
         read(stored(), config)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"format": "int-quantized"},
+            "config.json says format 'int-quantized'; stored is up.weight_packed",
+        ),
+        ({"format": 5}, "config.json: format is 5, expected a string"),
+        ({"targets": ["down"]}, "up is quantized and no group of config.json names it"),
+    ],
+)
+def test_what_a_group_says_and_its_tensors_deny_is_refused(changes, message):
+    config = section()
+    config["quantization_config"]["config_groups"]["group_0"] |= changes
+    with pytest.raises(BadInputError, match=message):
+        read(stored(), config)
+
+
 @pytest.mark.parametrize("path", ["up", "re:.*u"])
 def test_a_quantized_layer_that_the_config_ignores_is_refused(path):
     config = section()
@@ -273,7 +298,9 @@ def test_bytes_of_integers_become_codes_of_8_bits(scales):
     random = np.random.default_rng(0)
     weight = random.integers(-128, 128, (40, 256), dtype=np.int8)
     scale = np.abs(random.standard_normal(scales)).astype(ml_dtypes.bfloat16)
-    says = {"num_bits": 8, "strategy": "channel", "group_size": None, "symmetric": True}
+    how = {1: ("channel", None), 2: ("group", 128)}[scales[-1]]
+    says = dict(zip(("strategy", "group_size"), how, strict=True))
+    says |= {"num_bits": 8, "symmetric": True}
     seen = plain(says, weight=weight, weight_scale=scale)
     assert seen.section == Scheme(8, 128).record
     view = Dequantized(seen.tensors, {"quantization": seen.section})

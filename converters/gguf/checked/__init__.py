@@ -1,0 +1,1 @@
+"""GGUF files as a check sees them: their tensors under the names of a checkpoint, and copies to run."""

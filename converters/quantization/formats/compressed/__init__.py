@@ -1,0 +1,1 @@
+"""compressed-tensors: what its configuration says."""
