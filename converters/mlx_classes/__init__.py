@@ -15,6 +15,8 @@ FILES: Final = {
     "clip_vision_model": "clip",
     "convnext": "convnext",
     "resnet": "resnet",
+    "siglip_vision_model": "siglip",
+    "swin": "swin",
     "t5": "t5",
     "vit": "vit",
     "wav2vec2": "wav2vec2",

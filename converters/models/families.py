@@ -15,6 +15,9 @@ from .signatures import (
     clip_text_signature,
     clip_vision_signature,
     convolutional_signature,
+    doubled_widths,
+    siglip_vision_signature,
+    swin_signature,
     t5_signature,
     text_signature,
     vit_signature,
@@ -146,15 +149,19 @@ def known_family(
 
 
 def stages_of(config: Config) -> tuple[Stage, ...]:
-    """Return the stages of a convolutional backbone.
+    """Return the stages of a backbone; where one width alone is said, that of the first, each has twice as many.
 
     >>> stages_of({"depths": [3, 4], "hidden_sizes": [256, 512]})[1]
     Stage(layers=4, width=512, parts=0)
+    >>> stages_of({"depths": [3, 4], "embed_dim": 96})[1]
+    Stage(layers=4, width=192, parts=0)
 
     Raises:
         BadInputError: CONFIG does not say how deep and how wide each one is.
     """
-    lists = [config.get(key) for key in ("depths", "hidden_sizes")]
+    depths, first = config.get("depths"), config.get("embed_dim")
+    doubled = isinstance(depths, list) and isinstance(first, int)
+    lists = [depths, doubled_widths(config) if doubled else config.get("hidden_sizes")]
     whole = [x for x in lists if isinstance(x, list) and all(isinstance(i, int) for i in x)]
     if len(whole) < 2 or len(whole[0]) != len(whole[1]):
         raise BadInputError(
@@ -337,6 +344,14 @@ FAMILIES: Final[Mapping[str, Family]] = {
         staged=True,
     ),
     "roberta": ROBERTA,
+    "siglip_vision_model": Family(
+        "siglip_vision",
+        "SiglipVisionModel",
+        siglip_vision_signature,
+        ("head",),
+        prefix="vision_model.",
+    ),
+    "swin": Family("swin", "SwinModel", swin_signature, prefix="swin.", heads=IMAGES, staged=True),
     "t5": Family("t5", "T5EncoderModel", t5_signature, heads=T5_HEADS),
     "vit": Family("vit", "ViTModel", vit_signature, ("pooler",), prefix="vit.", heads=IMAGES),
     "wav2vec2": Family(

@@ -182,6 +182,32 @@ def siglip_signature(config: Config) -> Signature:
     return scored(inputs, size_of(vision, "hidden_size"))
 
 
+def siglip_vision_signature(config: Config) -> Signature:
+    """Return the signature of SigLIP's vision tower, which may lack the head that pools."""
+    made = clip_vision_signature(config)
+    return made if config.get("vision_use_head", True) else replace(made, outputs=made.outputs[:1])
+
+
+def doubled_widths(config: Config) -> list[int]:
+    """Return the widths of stages of which each has twice that of the one before.
+
+    >>> doubled_widths({"depths": [2, 2, 6], "embed_dim": 96})
+    [96, 192, 384]
+    """
+    return [size_of(config, "embed_dim") << it for it in range(len(config["depths"]))]
+
+
+def swin_signature(config: Config) -> Signature:
+    """Return the signature of Swin: an image in, hidden states of the last stage's patches out, and their mean.
+
+    Raises:
+        BadInputError: the configuration lacks the depths of the stages.
+    """
+    if not isinstance(config.get("depths"), list) or not config["depths"]:
+        raise BadInputError("config.json: depths should be there, a list of integers")
+    return clip_vision_signature({**config, "hidden_size": doubled_widths(config)[-1]})
+
+
 def halves_of(config: Config) -> tuple[Config, Config]:
     """Return the configurations of the text and of the vision tower in CONFIG."""
     halves = [config.get(key) for key in ("text_config", "vision_config")]

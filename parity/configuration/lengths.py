@@ -16,6 +16,7 @@ from ..probes.thresholds import LAST, Threshold, affordable, thresholds
 from .settings import with_agreed_ids
 
 NAME: Final = "lengths"
+PIXELS: Final = "pixels"
 
 
 def config_of(model: Model) -> Any:
@@ -57,8 +58,11 @@ def lengths_stage(
 ) -> list[Stage]:
     """Say whether PROBES crossed every length that is NAMED; nothing where none is.
 
-    A length that no text reaches, since SIGNATURE takes none so long, is no question.
+    A length that no text reaches, since SIGNATURE takes none so long, is no question, nor is any where it takes
+    pictures of one size alone: what is called a window there is one of patches.
     """
+    if all(port.role == PIXELS for port in signature.inputs):
+        return []
     limit = sequence_limit(signature)
     found = [Threshold(key, tokens) for key, tokens in named if tokens < limit]
     longest = max((tokens_of(signature, probe) for probe in probes), default=0)

@@ -69,6 +69,15 @@ WAV2VEC2 = {
 }
 CODES = {"codevector_dim": 8, "proj_codevector_dim": 6, "num_codevectors_per_group": 5}
 RESNET = {"embedding_size": 8, "hidden_sizes": [12, 20], "depths": [1, 2], "num_channels": 5}
+SWIN = {
+    "image_size": 48,
+    "patch_size": 4,
+    "embed_dim": 12,
+    "depths": [2, 3],
+    "num_heads": [2, 3],
+    "window_size": 5,
+    "num_channels": 5,
+}
 CONVNEXT = {
     "num_stages": 2,
     "hidden_sizes": [12, 20],

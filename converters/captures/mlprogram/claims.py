@@ -28,6 +28,9 @@ GROWING: Final = {
 }
 MOST_GROWN: Final = 1 << 27
 COPY: Final = "copy the package again"
+PICTURES: Final = frozenset({"imageType"})
+STATE: Final = "stateType"
+ARRAYS: Final = frozenset({"multiArrayType", STATE})
 
 
 class Blob(NamedTuple):
@@ -35,6 +38,58 @@ class Blob(NamedTuple):
 
     offset: int
     nbytes: int
+
+
+def check_functions(path: Path, spec: Any) -> None:
+    """Refuse the package at PATH, of SPEC, whose functions are not there, or not as it describes them.
+
+    Raises:
+        BadInputError: names the first difference.
+    """
+    if not spec.mlProgram.functions:
+        raise BadInputError(f"{path}: holds no function; {COPY}")
+    own = {it.name: it for it in spec.description.functions}
+    for name, function in sorted(spec.mlProgram.functions.items()):
+        if function.opset not in function.block_specializations:
+            raise BadInputError(f"{path}: {name} has no program for {function.opset!r}; {COPY}")
+        block = function.block_specializations[function.opset]
+        flaw = next(_misdescribed(function, block, own.get(name, spec.description)), None)
+        if flaw:
+            raise BadInputError(f"{path}: is damaged: {name} {flaw}; {COPY}")
+
+
+def _misdescribed(function: Any, block: Any, described: Any) -> Iterator[str]:
+    """Yield how FUNCTION, which runs BLOCK, is not what it is DESCRIBED as: Core ML loads it by both."""
+    taken = {it.name: it.type for it in function.inputs}
+    said = {it.name: it.type for it in (*described.input, *described.state)}
+    wrong = sorted(taken.keys() ^ said.keys())
+    yield from (f"takes {it}, which is not described" for it in wrong if it in taken)
+    yield from (f"does not take {it}, which is described" for it in wrong if it in said)
+    yield from (
+        f"takes {it} in another shape than described" for it in said if _apart(taken[it], said[it])
+    )
+    given = {*block.outputs}
+    yield from (
+        f"does not give {it.name}, which is described"
+        for it in described.output
+        if it.name not in given
+    )
+    if not given:
+        yield "gives nothing"
+
+
+def _apart(taken: Any, said: Any) -> bool:
+    """Say whether an input that is TAKEN by a program cannot be what is SAID of it."""
+    kind = said.WhichOneof("Type")
+    if kind in PICTURES:
+        return False
+    array = said.stateType.arrayType if kind == STATE else said.multiArrayType
+    dimensions = taken.stateType.wrappedType if kind == STATE else taken
+    sizes = [it.constant.size for it in dimensions.tensorType.dimensions]
+    told = [*array.shape]
+    if kind not in ARRAYS or len(sizes) != len(told):
+        return True
+    return any(size not in (0, other) for size, other in zip(sizes, told, strict=True))
 
 
 def check_sizes(path: Path, operations: Iterable[Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from ....errors import BadInputError, UnsupportedError
 from ...documents import INDEX, RECORD, parse_object, read_object
 from . import messages
-from .claims import check_blobs, check_sizes
+from .claims import check_blobs, check_functions, check_sizes
 
 MANIFEST: Final = "weighbridge"  # our key in the user-defined metadata
 ITEM: Final = ("path", "name", "author", "description")  # of an item in a package's own manifest
@@ -91,23 +91,28 @@ def read_package(path: Path) -> Package:
             f"{path}: only ML programs are read, this is a {kind};"
             " convert it again with convert_to='mlprogram'"
         )
+    check_functions(path, spec)
     package = Package(path, spec, file.parent / "weights")
     found = [op for name in functions(package) for op in operations(function_block(package, name))]
     check_sizes(path, found)
     check_blobs(path, package.weights, [value for op in found for value in values(op)])
-    check_items(path)
+    check_items(path, package.weights)
     return package
 
 
-def check_items(path: Path) -> None:
-    """Refuse a package whose manifest names an item that is not in it, as Core ML does.
+def check_items(path: Path, weights: Path) -> None:
+    """Refuse a package whose manifest names an item that is not in it, as Core ML does, or not its WEIGHTS.
 
     Raises:
         BadInputError: names the first one.
     """
-    for item in read_object(path / "Manifest.json", INDEX)["itemInfoEntries"].values():
-        if not (path / "Data" / item["path"]).exists():
+    items = read_object(path / "Manifest.json", INDEX)["itemInfoEntries"].values()
+    places = [path / "Data" / item["path"] for item in items]
+    for place, item in zip(places, items, strict=True):
+        if not place.exists():
             raise BadInputError(f"{path}: {item['path']} is missing; copy the package again")
+    if weights.exists() and weights not in [place.resolve() for place in places]:
+        raise BadInputError(f"{path}: Manifest.json does not name its weights; copy it again")
 
 
 def functions(package: Package) -> tuple[str, ...]:

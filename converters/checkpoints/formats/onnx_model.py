@@ -18,6 +18,7 @@ from ...values import Array
 from ..base import Header
 from .onnx_caches import kept_of
 from .onnx_codes import made_weights
+from .onnx_damage import outside, refuse_damaged
 from .onnx_packed import PackedWeight, packed_weights
 from .onnx_rounded import graphs, without_rounding
 from .ranges import chunks
@@ -42,13 +43,14 @@ class OnnxFile:
         kept: inputs that outputs of the call before are for, and what they are named by.
 
     Raises:
-        BadInputError: it is no ONNX model.
+        BadInputError: it is no ONNX model, or one that nothing could run or read.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.ignored: tuple[Path, ...] = ()
         self.proto = load_proto(path)
+        refuse_damaged(path, self.proto)
         self.metadata: Mapping[str, str] = {it.key: it.value for it in self.proto.metadata_props}
         self._tensors = {tensor.name: tensor for tensor in self.proto.graph.initializer}
         self.rounded = without_rounding(self.proto.graph, self._tensors, self.part)
@@ -171,13 +173,13 @@ class OnnxFile:
         Raises:
             BadInputError: its data is missing or damaged.
         """
-        from onnx import external_data_helper, numpy_helper
+        from onnx import numpy_helper
 
         tensor = type(self._tensors[name])()
         tensor.CopyFrom(self._tensors[name])
         try:
-            if external_data_helper.uses_external_data(tensor):
-                external_data_helper.load_external_data_for_tensor(tensor, str(self.path.parent))
+            if place := outside(tensor, self.path):
+                tensor.raw_data, tensor.data_location = place.read(), tensor.DEFAULT
             return np.asarray(numpy_helper.to_array(tensor))
         except Exception as error:  # of many kinds, some of onnx's own
             raise BadInputError(f"{self.path}: tensor {name} cannot be read ({error})") from None

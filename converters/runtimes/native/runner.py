@@ -48,7 +48,7 @@ def mlx_model(path: str | Path) -> nn.Module:
     """Return the ``mlx.nn`` module that runs the directory PATH, its weights in it, in eval mode.
 
     Its class is that of an MLX library, or, for families that none of them has, one that comes with
-    Weighbridge: CLIP, ConvNeXt, ResNet, T5, ViT, wav2vec 2.0, Whisper. These take what transformers'
+    Weighbridge: CLIP, ConvNeXt, ResNet, SigLIP, Swin, T5, ViT, wav2vec 2.0, Whisper. These take what transformers'
     processors give (images channels first) and return a dict with the names of transformers' outputs.
     T5 and Whisper generate too, as ``generation_config.json`` says: ``model.generate(ids, count=64)``.
 

@@ -15,13 +15,13 @@ import numpy as np
 from ....errors import BadInputError, UnsupportedError
 from ...checkpoints.formats.onnx_model import OnnxFile
 from ...common.policy import Policy
-from ...common.users_code import first_line
 from ...models import Model
 from ...values import Array
 from ..base import Arrays, Trace, widened
 from ..pieces import joined, pieces, stepped
 from .onnx_graphs import GIVEN, endings, watch, widen
 from .onnx_range import Limited, limit, narrow_values, seen
+from .onnx_words import reason
 
 if TYPE_CHECKING:
     from ...captures.mlprogram.watching import Grids
@@ -45,7 +45,7 @@ class OnnxRunner:
         self.signature = model.signature
         self._file = model.tensors
         self._kept = self._file.kept
-        self._session = _session(str(model.path))
+        self._session = _session(model.path)
         self._traced: dict[frozenset[str], Any] = {}
         self._wide = False
         self._exact: Arrays = {}
@@ -214,7 +214,7 @@ class OnnxRunner:
         if self._wide:
             widen(proto, self._file.made("F16"), self._exact)
         watch(proto, [name for node in proto.graph.node for name in node.output if name], {})
-        session = _session(proto.SerializeToString(), self._file.path.parent)
+        session = _session(self._file.path, proto.SerializeToString())
         known = {it.name: NUMPY.get(it.type) for it in session.get_outputs()}
         return {n: helper.np_dtype_to_tensor_dtype(np.dtype(it)) for n, it in known.items() if it}
 
@@ -226,7 +226,7 @@ class OnnxRunner:
         proto = self._copy()
         widen(proto, self._file.made("F16"))
         limit(proto.graph, self._narrow)
-        return _session(proto.SerializeToString(), self._file.path.parent)
+        return _session(self._file.path, proto.SerializeToString())
 
     def _copy(self) -> Any:
         proto = type(self._file.proto)()
@@ -245,11 +245,11 @@ class OnnxRunner:
         if self._wide:
             widen(proto, self._file.made("F16"), self._exact)
         watch(proto, sites, {name: self._types[name] for name in given})
-        return _session(proto.SerializeToString(), self._file.path.parent)
+        return _session(self._file.path, proto.SerializeToString())
 
 
-def _session(model: str | bytes, beside: Path | None = None) -> Any:
-    """Return a session of MODEL, a path or what a file would hold; weights outside lie BESIDE."""
+def _session(path: Path, changed: bytes | None = None) -> Any:
+    """Return a session of the model in PATH, or of what it would hold CHANGED, weights outside beside it."""
     os.environ.setdefault(
         "ORT_DISABLE_TELEMETRY", "1"
     )  # read as it is imported; else it writes to HOME
@@ -258,12 +258,13 @@ def _session(model: str | bytes, beside: Path | None = None) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.add_session_config_entry(*EXACTLY)
-    if beside is not None:
-        options.add_session_config_entry(FOLDER, str(beside))
+    if changed is not None:
+        options.add_session_config_entry(FOLDER, str(path.parent))
+    model = str(path) if changed is None else changed
     try:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its own kinds derive from Exception alone
-        raise BadInputError(f"onnxruntime cannot load the model: {first_line(error)}") from None
+        raise BadInputError(f"{path}: onnxruntime cannot load it: {reason(error)}") from None
 
 
 def _run(session: Any, inputs: Arrays) -> dict[str, Array]:
@@ -279,7 +280,7 @@ def _run(session: Any, inputs: Arrays) -> dict[str, Array]:
     try:
         found = session.run(names, fed)
     except Exception as error:
-        raise BadInputError(f"onnxruntime cannot run on this input: {first_line(error)}") from None
+        raise BadInputError(f"onnxruntime cannot run on this input: {reason(error)}") from None
     return dict(zip(names, found, strict=True))
 
 

@@ -17,6 +17,9 @@ DEEP = {"num_stages": 3, "hidden_sizes": [12, 16, 20], "depths": [1, 2, 1]}
 STABLE = {"feat_extract_norm": "layer", "conv_bias": True, "do_stable_layer_norm": True}
 SHORTER = {"add_adapter": True, "output_hidden_size": 18, "num_adapter_layers": 1}
 LABELS = {"num_labels": 5}
+SWIN = small_configs.SWIN
+PLACED = {"use_absolute_embeddings": True, "qkv_bias": False, "layer_norm_eps": 1e-3}
+SIGLIP = small_configs.CLIP_VISION | {"num_hidden_layers": 2}
 
 # A name that begins with the class -> its configuration's class, and its values.
 CASES = {
@@ -60,6 +63,11 @@ CASES = {
         "ResNetConfig",
         RESNET | LABELS | {"hidden_sizes": [12, 16, 20], "depths": [2, 1, 2]},
     ),
+    "SiglipVisionModel": ("SiglipVisionConfig", SIGLIP | {"layer_norm_eps": 1e-3}),
+    "SiglipVisionModel-unpooled": ("SiglipVisionConfig", SIGLIP | {"vision_use_head": False}),
+    "SwinModel": ("SwinConfig", SWIN | PLACED),
+    "SwinModel-padded": ("SwinConfig", SWIN | {"image_size": 54, "mlp_ratio": 1.5}),
+    "SwinForImageClassification": ("SwinConfig", SWIN | LABELS),
     "ConvNextModel": ("ConvNextConfig", CONVNEXT | {"layer_norm_eps": 1e-3}),
     "ConvNextModel-deep": ("ConvNextConfig", CONVNEXT | DEEP | {"layer_scale_init_value": 0.0}),
     "ConvNextForImageClassification": ("ConvNextConfig", CONVNEXT | LABELS),

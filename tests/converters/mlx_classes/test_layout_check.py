@@ -22,6 +22,8 @@ from weighbridge.parity.check.candidate import Candidate
 from weighbridge.parity.check.check import Check
 from weighbridge.parity.goldens.golden import Golden
 
+from .conftest import make
+
 HEAVY = ((), pytest.mark.heavy)
 FAMILIES = ["clip", "convnext", "resnet", "t5", "vit", "wav2vec2", "whisper"]
 
@@ -45,6 +47,15 @@ def stages(verdict):
 @pytest.mark.parametrize("family", [pytest.param(it, marks=HEAVY[it != "t5"]) for it in FAMILIES])
 def test_a_conversion_at_defaults_passes(family, tmp_path):
     code, answer = run("convert", "torch-to-mlx", HERE / family / "model", tmp_path / "mlx")
+    assert (code, answer["verdict"]["status"]) == (0, "PASS")
+    assert "mlx_classes" in stages(answer["verdict"])["layout"]["detail"]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["SiglipVisionModel", "SwinForImageClassification"])
+def test_a_conversion_of_other_families_with_a_class_passes_too(name, tmp_path):
+    make(name, tmp_path / "torch")
+    code, answer = run("convert", "torch-to-mlx", tmp_path / "torch", tmp_path / "mlx")
     assert (code, answer["verdict"]["status"]) == (0, "PASS")
     assert "mlx_classes" in stages(answer["verdict"])["layout"]["detail"]
 

@@ -11,6 +11,7 @@ from transformers import Step3p7TextConfig as StepConfig
 
 from weighbridge.cli import main
 from weighbridge.converters.models.signature import causal_signature
+from weighbridge.converters.models.signatures import vit_signature
 from weighbridge.parity.check.verdict import Stage
 from weighbridge.parity.configuration.lengths import lengths_stage, parting, tokens_of
 from weighbridge.parity.probes.probes import make_probes
@@ -83,6 +84,13 @@ def test_a_length_that_no_probe_crossed_is_named_and_caps_the_verdict():
 def test_a_length_beyond_all_that_a_model_takes_is_no_question():
     probes = make_probes(SIGNATURE, tokenizer=None, quick=True)
     assert lengths_stage([["sliding_window", 256]], SIGNATURE, probes) == []
+
+
+def test_a_window_of_patches_is_no_length_of_a_text():
+    """Swin has a ``window_size``, and takes pictures of one size."""
+    signature = vit_signature({"hidden_size": 8, "image_size": 32, "num_channels": 3})
+    probes = make_probes(signature, tokenizer=None, quick=True)
+    assert lengths_stage([["window_size", 7]], signature, probes) == []
 
 
 @pytest.mark.parametrize(
