@@ -173,7 +173,11 @@ def rewritten(program: Any, table: Callable[[], Mapping[Any, Any]]) -> Any:
 
     Each decomposition traces the whole program again, most of the time of an export.
     """
-    tables = (EARLY, dict(table()), REWRITES)  # torch makes all of its table when it is asked for any
+    tables = (
+        EARLY,
+        dict(table()),
+        REWRITES,
+    )  # torch makes all of its table when it is asked for any
     targets = {it for each in tables for it in each}
     with unused_left_out():
         return program.run_decompositions(

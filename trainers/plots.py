@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from .drawing import figure_of, save
 from .runs.journal import Record
 
 BLUE, ORANGE, GREY = "#2a6f97", "#e07a1f", "#8a8a8a"
@@ -27,6 +26,21 @@ def smooth(values: Sequence[float], weight: float = SMOOTH) -> list[float]:
         norm = weight * norm + (1 - weight)
         means.append(total / norm)
     return means
+
+
+def figure_of(width: float, height: float) -> Any:
+    """Return an empty figure of matplotlib, of so many inches."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", dpi=150)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write FIGURE to the PNG file PATH; ``savefig`` would draw it twice."""
+    figure.canvas.print_png(path)
 
 
 def plot_run(

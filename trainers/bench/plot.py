@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..drawing import figure_of, save
-from ..plots import BLUE, ORANGE
+from ..plots import BLUE, ORANGE, figure_of, save
 
 
 def plot_rows(rows: Sequence[dict[str, Any]], path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ..drawing import figure_of, save
+from ..plots import figure_of, save
 from .readings import Sample
 
 COLOURS: Final = {
