@@ -25,7 +25,7 @@ from .blocks import BLOCK, inline_blocks, parts_of, replace
 _ATEN: Final = torch.ops.aten
 _VMAP: Final = "torch._functorch.predispatch"  # where what torch.vmap does to axes is recorded
 _CASTS: Final = ("to.dtype", "to.dtype_layout", "to.device", "to.other", "type_as.default")
-_RESHAPES: Final = ("unflatten.int", "ravel.default", "view_as.default", "reshape_as.default")
+_RESHAPES: Final = ("ravel.default", "view_as.default", "reshape_as.default")
 _NEW: Final = frozenset(  # composites that never return what they are given
     f"aten.{name}"
     for name in (
@@ -117,6 +117,18 @@ def _flat(node: Any) -> Node | None:
     first, last = (axis % len(sizes) for axis in (*given, *(0, -1)[len(given) :]))
     product = functools.reduce(partial(_times, node), sizes[first : last + 1])
     return _call(node, _ATEN.reshape.default, x, [*sizes[:first], product, *sizes[last + 1 :]])
+
+
+def _apart(node: Any) -> Node | None:
+    """Return a view in which one axis is several of known sizes, by sizes of the operand where more than one varies."""
+    x, axis, parts = node.args
+    axis %= x.meta["val"].dim()
+    inner = node.meta["val"].shape[axis : axis + len(parts)]
+    if (view := _reshape(node)) or not all(isinstance(size, int) and size for size in inner):
+        return view
+    before, after = range(axis), range(axis + 1, x.meta["val"].dim())
+    outer = [[_size(node, x, it) for it in axes] for axes in (before, after)]
+    return _call(node, _ATEN.reshape.default, x, [*outer[0], *inner, *outer[1]])
 
 
 def _size(node: Any, x: Any, axis: int) -> Any:
@@ -230,6 +242,7 @@ _CHECKED: Final[dict[str, Rule]] = {
     "chunk.default": _chunk,
     "expand_as.default": _expand,
     "flatten.using_ints": _flat,
+    "unflatten.int": _apart,
     "batch_norm.default": _batch_norm,
     "instance_norm.default": _instance_norm,
     **dict.fromkeys(_RESHAPES, _reshape),

@@ -169,23 +169,22 @@ def test_gradients_switched_off_inside_autocast_are_refused_with_the_line(agree,
         agree({"f": (function, (4, 4))})
 
 
-FLATTENED = {
+VIEWED = {
     "all": lambda x: x.flatten() * 2,
     "first, of which one is known": lambda x: x.flatten(0, 1) * 2,
     "last": lambda x: (x * 2).flatten(-2),
+    "apart": lambda x: x.unflatten(1, (1, -1)) * 2,
 }
 
 
-@pytest.mark.parametrize("name", FLATTENED)
-def test_axes_of_which_several_vary_are_flattened_without_a_trace(traces, name):
-    class Flattened(torch.nn.Module):
+@pytest.mark.parametrize("name", VIEWED)
+def test_axes_of_which_several_vary_are_joined_and_divided_without_a_trace(traces, name):
+    class Viewed(torch.nn.Module):
         def forward(self, x):
-            return FLATTENED[name](x)
+            return VIEWED[name](x)
 
-    captured = capture(
-        Flattened(), inputs={"x": torch.rand(3, 2, 5)}, dynamic={"x": {0: "a", 2: "b"}}
-    )
+    captured = capture(Viewed(), inputs={"x": torch.rand(3, 2, 5)}, dynamic={"x": {0: "a", 2: "b"}})
     assert not traces
     for shape in ((3, 2, 5), (1, 2, 4), (7, 2, 1)):
         x = torch.rand(shape)
-        assert np.array_equal(np.array(captured(x=mx.array(x.numpy()))), FLATTENED[name](x).numpy())
+        assert np.array_equal(np.array(captured(x=mx.array(x.numpy()))), VIEWED[name](x).numpy())
