@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -169,17 +169,30 @@ def parted(x: Tensor, axis: int) -> Tensor:
 
 
 def rewritten(program: Any, table: Callable[[], Mapping[Any, Any]]) -> Any:
-    """Return PROGRAM, an ``ExportedProgram``, decomposed by Core AI's TABLE, and by ours what that leaves."""
+    """Return PROGRAM, an ``ExportedProgram``, decomposed by Core AI's TABLE and by ours, all at once.
+
+    Each decomposition traces the whole program again, most of the time of an export.
+    """
+    tables = (
+        EARLY,
+        dict(table()),
+        REWRITES,
+    )  # torch makes all of its table when it is asked for any
+    targets = {it for each in tables for it in each}
     with unused_left_out():
-        if early := {
-            it: EARLY[it] for it in EARLY if any(node.target is it for node in program.graph.nodes)
-        }:
-            program = program.run_decompositions(early)
-        whole = dict(table())  # torch makes all of it when it is asked for any
-        core = program.run_decompositions(whole)
-        if not any(node.target in REWRITES for node in core.graph.nodes):
-            return core
-        return core.run_decompositions({**REWRITES, **SUMS}).run_decompositions(whole)
+        return program.run_decompositions(
+            {it: first_of([each[it] for each in tables if it in each]) for it in targets}
+        )
+
+
+def first_of(rewrites: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    """Return what tries REWRITES in turn, up to one that applies."""
+
+    def rewrite(*given: Any, **options: Any) -> Any:
+        results = (it(*given, **options) for it in rewrites)
+        return next((it for it in results if it is not NotImplemented), NotImplemented)
+
+    return rewrite if len(rewrites) > 1 else rewrites[0]
 
 
 def interpolated_by(graph: Any) -> list[Any]:

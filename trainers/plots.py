@@ -28,6 +28,21 @@ def smooth(values: Sequence[float], weight: float = SMOOTH) -> list[float]:
     return means
 
 
+def figure_of(width: float, height: float) -> Any:
+    """Return an empty figure of matplotlib, of so many inches."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", dpi=150)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write FIGURE to the PNG file PATH; ``savefig`` would draw it twice."""
+    figure.canvas.print_png(path)
+
+
 def plot_run(
     records: Sequence[Record], metric: str, path: Path, *, best: int | None = None
 ) -> None:
@@ -39,12 +54,8 @@ def plot_run(
         path: PNG to write.
         best: step of the best checkpoint, marked.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     two = metric != "loss"
-    figure = Figure(figsize=(7, 5.2 if two else 3.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = figure_of(7, 5.2 if two else 3.4)
     panels = figure.subplots(
         2 if two else 1, sharex=True, squeeze=False, height_ratios=[3, 2] if two else None
     )
@@ -58,7 +69,7 @@ def plot_run(
     axes[0].legend(
         frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0.2
     )
-    figure.savefig(path, dpi=150)
+    save(figure, path)
 
 
 def plot_speed(records: Sequence[Record], path: Path) -> None:
@@ -68,15 +79,11 @@ def plot_speed(records: Sequence[Record], path: Path) -> None:
         records: of the journal.
         path: PNG to write; none is written where there is no update.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     updates = [record for record in records if "samples_per_second" in record]
     if not updates:
         return
     varies = len({record["batch_size"] for record in updates}) > 1
-    figure = Figure(figsize=(7, 6.4 if varies else 4.8), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = figure_of(7, 6.4 if varies else 4.8)
     panels = figure.subplots(3 if varies else 2, sharex=True)
     steps = [record["step"] for record in updates]
     speeds = [record["samples_per_second"] for record in updates]
@@ -94,7 +101,7 @@ def plot_speed(records: Sequence[Record], path: Path) -> None:
         axis.set_ylim(bottom=0)
         _tidy(axis, None)
     panels[-1].set_xlabel("step")
-    figure.savefig(path, dpi=150)
+    save(figure, path)
 
 
 def plot_comparison(losses: Mapping[str, Sequence[float]], path: Path) -> None:
@@ -104,11 +111,7 @@ def plot_comparison(losses: Mapping[str, Sequence[float]], path: Path) -> None:
         losses: of every update.
         path: PNG to write.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 5.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = figure_of(7, 5.2)
     above, below = figure.subplots(2, sharex=True, height_ratios=[3, 2])
     for (name, values), style in zip(losses.items(), ((BLUE, "-"), (ORANGE, "--")), strict=True):
         steps = range(1, len(values) + 1)
@@ -121,7 +124,7 @@ def plot_comparison(losses: Mapping[str, Sequence[float]], path: Path) -> None:
     above.legend(frameon=False)
     for axis in (above, below):
         _tidy(axis, None)
-    figure.savefig(path, dpi=150)
+    save(figure, path)
 
 
 def _draw_loss(axis: Any, records: Sequence[Record]) -> None:

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -52,13 +50,11 @@ from ..captures.spectra.graphs import as_products
 from ..common.hints import counted
 
 with quiet():
-    from coremltools.converters.mil import Program
     from coremltools.converters.mil.frontend.torch.ops import (  # noqa: F401  (fills the registry)
         convert_nodes,
     )
     from coremltools.converters.mil.frontend.torch.torch_op_registry import _TORCH_OPS_REGISTRY
     from coremltools.converters.mil.frontend.torch.utils import sanitize_op_kind
-    from coremltools.converters.mil.mil.passes.pass_pipeline import PassPipelineManager
 
 ATEN: Final = torch.ops.aten
 TRANSLATIONS: Final = _TORCH_OPS_REGISTRY.name_to_func_mapping
@@ -378,17 +374,3 @@ def lower(exported: ExportedProgram) -> ExportedProgram:
             " rewrite the model without them"
         )
     return exported
-
-
-@contextmanager
-def programs_checked_once() -> Iterator[None]:
-    """Let coremltools check a program after all passes of a pipeline, inside the block, and not after each of ninety."""
-    apply = PassPipelineManager.apply_pipeline
-
-    def ours(program: Any, pipeline: Any) -> None:
-        with patch.object(Program, "validate", lambda *_, **_options: None):
-            apply(program, pipeline)
-        program.validate()
-
-    with patch.object(PassPipelineManager, "apply_pipeline", staticmethod(ours)):
-        yield

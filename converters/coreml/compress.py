@@ -24,9 +24,8 @@ from ..common.steps import step
 from ..common.users_code import first_line
 from ..values import Array
 from .activations import Inputs, with_codes
-from .compat import programs_checked_once
 from .compression import LEAST, Compression
-from .naming import scales_kept, sums_kept
+from .naming import programs_checked_once, scales_kept, sums_kept
 from .writing import files, replace_package, save
 
 # iOS 18 is the first that has blocks, 4-bit codes, tables of 8 entries, and one form inside another.

@@ -27,10 +27,18 @@ from ..common.steps import step
 from ..common.users_code import fault_of, first_line
 from ..models.signature import Signature
 from ..values import Array
-from .compat import bound_constants, lower, programs_checked_once
+from .compat import bound_constants, lower
 from .form import Form, form_of, tensor_types
 from .made import Origins
-from .naming import FORGETTING, NAMING, is_sum, rounded_kept, sums_kept
+from .naming import (
+    FORGETTING,
+    NAMING,
+    is_sum,
+    little_garbage_left,
+    programs_checked_once,
+    rounded_kept,
+    sums_kept,
+)
 from .options import TARGETS, PackageOptions
 from .precision import COMPUTES, Selection, beyond_half
 from .translations import any_length
@@ -75,7 +83,8 @@ def convert(graph: Any, form: Form, selection: Selection) -> Any:
     folded = form.options.folded or selection.compute == "float16"
     try:
         sums = nullcontext() if folded else sums_kept()
-        with quiet(), programs_checked_once(), sums, rounded_kept(selection.exact):
+        once, few = programs_checked_once(), little_garbage_left(graph)
+        with quiet(), once, few, sums, rounded_kept(selection.exact):
             return coremltools.convert(
                 graph,
                 **described,

@@ -1,4 +1,4 @@
-"""Passes of coremltools: one of our own, and what its own leave alone.
+"""Passes of coremltools: one of our own, what its own leave alone, and what it need not do each time.
 
 One names operations as the nodes of the torch graph they come from. coremltools names some operations
 (``linear``) by a counter of the process, and what it makes of them for float16 is named after that, so
@@ -7,9 +7,11 @@ that a name said nothing, or another node, of its origin.
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -20,15 +22,18 @@ from ..captures.mlprogram.toolkit import quiet
 from ..values import Array
 
 with quiet():
-    from coremltools.converters.mil.mil import Var
+    from coremltools.converters import _converters_entry
+    from coremltools.converters.mil.mil import Program, Var
     from coremltools.converters.mil.mil.passes.defs.cleanup import noop_elimination
     from coremltools.converters.mil.mil.passes.graph_pass import AbstractGraphPass
+    from coremltools.converters.mil.mil.passes.pass_pipeline import PassPipelineManager
     from coremltools.converters.mil.mil.passes.pass_registry import PASS_REGISTRY, register_pass
 
 NAMING: Final = "weighbridge::name_operations"
 FORGETTING: Final = "weighbridge::forget_output_types"
 SUMS: Final = frozenset({"add", "sub"})
 DIVIDING: Final = "common::distributive_quantized_binary_op_scale_normalization"
+MUCH: Final = 1 << 26  # bytes of weights, whose copies a conversion leaves as garbage
 PARAMETER: Final = "p_"  # what torch.export puts before the names of parameters
 
 
@@ -146,3 +151,29 @@ def is_parameter(variable: Any) -> bool:
     kind = variable.op and variable.op.op_type
     named = variable.name.startswith(PARAMETER)
     return bool(named and kind in ("cast", "const") and variable.rank and variable.val is not None)
+
+
+@contextmanager
+def programs_checked_once() -> Iterator[None]:
+    """Let coremltools check a program after all passes of a pipeline, inside the block, and not after each of ninety."""
+    apply = PassPipelineManager.apply_pipeline
+
+    def ours(program: Any, pipeline: Any) -> None:
+        with patch.object(Program, "validate", lambda *_, **_options: None):
+            apply(program, pipeline)
+        program.validate()
+
+    with patch.object(PassPipelineManager, "apply_pipeline", staticmethod(ours)):
+        yield
+
+
+@contextmanager
+def little_garbage_left(graph: Any) -> Iterator[None]:
+    """Let coremltools look for garbage after a conversion of GRAPH, in the block, only where its weights are large.
+
+    Python looks at all that torch and transformers have made, half a second whatever the model.
+    """
+    large = sum(it.nbytes for it in graph.state_dict.values()) > MUCH
+    collect = gc.collect if large else lambda: 0
+    with patch.object(_converters_entry, "gc", SimpleNamespace(collect=collect)):
+        yield

@@ -25,11 +25,10 @@ from ..captures.mlprogram.variables import beside, scalars, variables, weights
 from ..common.hints import counted
 from ..documents import read_object
 from ..values import Array
-from .compat import programs_checked_once
 from .form import MAIN, PROBABILITIES, Form
 from .made import Origins, constants_described
 from .manifest import sites
-from .naming import sums_kept
+from .naming import programs_checked_once, sums_kept
 from .options import UNITS, PackageOptions
 from .precision import Selection
 from .vision import scores_of

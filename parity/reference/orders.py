@@ -7,6 +7,7 @@ their roundings elsewhere; sums between them, such as a product of what two laye
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -19,23 +20,18 @@ PIECES: Final = 1024  # terms, or groups of them, that are added one after anoth
 WORK: Final = (
     2**20
 )  # numbers that are added in Python for one sum; of a large result larger groups are taken
-Terms = Callable[[torch.Tensor], torch.Tensor]
 
 
-def added(count: int, group: Terms, random: torch.Generator) -> torch.Tensor:
-    """Return the sum of COUNT terms, added one after another in an order that RANDOM gives.
+def parts_of(count: int, numbers: int) -> list[int]:
+    """Return how many of COUNT terms are added at once, one after another, for a sum of NUMBERS.
 
-    Args:
-        count: of the terms.
-        group: the sum of those whose places it is given.
-        random: draws the order.
+    >>> parts_of(4, 10), parts_of(9, WORK // 3), parts_of(1, 10)
+    ([1, 1, 1, 1], [1, 3, 3, 2], [1])
     """
-    order = torch.randperm(count, generator=random)
-    total = group(order[:1])
-    pieces = min(count - 1, PIECES, max(2, WORK // max(1, total.numel())))
-    for places in order[1:].chunk(max(1, pieces)) if count > 1 else ():
-        total = total + group(places)
-    return total
+    left = count - 1
+    pieces = min(left, PIECES, max(2, WORK // max(1, numbers)))
+    size = -(-left // max(1, pieces))
+    return [1, *(min(size, left - start) for start in range(0, left, size or 1))]
 
 
 def wide(array: torch.Tensor) -> torch.Tensor:
@@ -44,10 +40,15 @@ def wide(array: torch.Tensor) -> torch.Tensor:
 
 
 def product(random: torch.Generator, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Return the matrix product of ONE ``(..., n, k)`` and OTHER ``(..., k, m)``."""
-    left, right = wide(one), wide(other)
-    found = added(left.shape[-1], lambda at: left[..., at] @ right[..., at, :], random)
-    return found.to(one.dtype)
+    """Return the matrix product of ONE ``(..., n, k)`` and OTHER ``(..., k, m)``, its terms in an order that RANDOM draws."""
+    order = torch.randperm(one.shape[-1], generator=random)
+    left, right = wide(one)[..., order], wide(other)[..., order, :]
+    parts = parts_of(len(order), one.shape[:-1].numel() * other.shape[-1])
+    columns, rows = left.split(parts, -1), right.split(parts, -2)
+    total = columns[0] * rows[0]
+    for column, row in zip(columns[1:], rows[1:], strict=True):
+        total += column * row if column.shape[-1] == 1 else column @ row  # the same, in less time
+    return total.to(one.dtype)
 
 
 def sum_over(
@@ -60,7 +61,9 @@ def sum_over(
     axes = sorted(at % array.ndim for at in (axes or range(array.ndim)))
     rest = [at for at in range(array.ndim) if at not in axes]
     flat = wide(array).permute(*rest, *axes).flatten(len(rest))
-    found = added(flat.shape[-1], lambda at: flat[..., at].sum(-1), random).to(array.dtype)
+    order = torch.randperm(flat.shape[-1], generator=random)
+    parts = flat[..., order].split(parts_of(len(order), flat[..., 0].numel()), -1)
+    found = functools.reduce(torch.add, (it.sum(-1) for it in parts)).to(array.dtype)
     return (
         found.reshape([1 if at in axes else it for at, it in enumerate(array.shape)])
         if keep

@@ -116,8 +116,10 @@ def nudged(out: torch.Tensor, random: torch.Generator, size: float) -> torch.Ten
     Modes do not see it: of each of its operations they would take longer than it does.
     """
     with torch._C._DisableTorchDispatch():
-        noise = torch.rand(out.shape, generator=random, dtype=torch.float32) * 2 - 1
-        return (out.double() * (1 + size * noise.double())).to(out.dtype)
+        wider = torch.promote_types(out.dtype, torch.float32)
+        noise = torch.empty(out.shape, dtype=torch.float32).uniform_(-1, 1, generator=random)
+        given = out.to(wider)
+        return given.addcmul(given, noise.to(wider), value=size).to(out.dtype)
 
 
 def mover(here: threading.local, size: float) -> Callable[[Any], Any]:

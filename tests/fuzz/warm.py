@@ -26,9 +26,11 @@ ENVIRONMENT = {
 FRAMEWORKS = (
     *("torch", "transformers", "mlx.core", "mlx.nn", "mlx.optimizers", "mlx_lm", "coremltools"),
     *("gguf", "onnx", "peft", "yaml", "pydantic", "matplotlib.pyplot", "safetensors.torch"),
+    *("torch.onnx._internal.exporter._core", "onnxscript", "onnxruntime"),
     *("hypothesis", "psutil", "tests.conftest", "tests.converters.gguf.models"),
 )
 PACKAGES = ("converters", "jobs", "parity", "trainers", "verbs")
+NOT_EVERYWHERE = ("coreai", "coreai_torch")  # betas, for some machines alone
 NOT_IMPORTED = ("__main__", "defaults_child")
 
 
@@ -41,6 +43,9 @@ def prepare() -> None:
     preload_blas()
     for name in (*FRAMEWORKS, *our_modules()):
         importlib.import_module(name)
+    for name in NOT_EVERYWHERE:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     import torch
 
     torch.set_num_threads(1)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from weighbridge.trainers.config import validate
+from weighbridge.trainers.runs import run
 from weighbridge.trainers.tasks import build_task
 
 WORDS = [
@@ -31,6 +32,14 @@ WORDS = [
     "key",
     "tree",
 ]
+
+
+@pytest.fixture(autouse=True)
+def _runs_are_drawn_only_where_marked(request, monkeypatch):
+    """Draw the pictures of a run in tests marked ``pictures``: elsewhere they would be a tenth of its time."""
+    if request.node.get_closest_marker("pictures") is None:
+        for name in ("plot_run", "plot_speed"):
+            monkeypatch.setattr(run, name, lambda *_, **__: None)
 
 
 class Forecaster(torch.nn.Module):

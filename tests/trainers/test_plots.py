@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from PIL import Image
 
+from weighbridge.trainers import plots
 from weighbridge.trainers.plots import plot_comparison, plot_run, smooth
 
 UPDATES = [{"step": step, "loss": 2 / step} for step in range(1, 20)]
@@ -51,10 +52,8 @@ def test_speed_and_memory_are_drawn_with_the_size_of_batches_where_it_varies(tmp
 
 
 def test_a_short_run_is_drawn_without_fractions_of_steps(tmp_path, monkeypatch):
-    from matplotlib.figure import Figure
-
     drawn = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    monkeypatch.setattr(plots, "save", lambda figure, _: drawn.append(figure))
     plot_comparison({"mlx": [3.0, 2.0, 1.0], "torch": [3.0, 2.0, 1.0]}, tmp_path / "x.png")
     ticks = [axis.get_xticks() for axis in drawn[0].axes]
     assert all(tick == int(tick) for each in ticks for tick in each)

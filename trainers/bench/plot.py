@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..plots import BLUE, ORANGE
+from ..plots import BLUE, ORANGE, figure_of, save
 
 
 def plot_rows(rows: Sequence[dict[str, Any]], path: Path) -> None:
@@ -16,14 +16,10 @@ def plot_rows(rows: Sequence[dict[str, Any]], path: Path) -> None:
         rows: of the table.
         path: PNG to write; none is written where no row was run.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     run = [row for row in rows if "not_run" not in row][::-1]
     if not run:
         return
-    figure = Figure(figsize=(9, 1.2 + 0.4 * len(run)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = figure_of(9, 1.2 + 0.4 * len(run))
     left, right = figure.subplots(1, 2, sharey=True)
     names = [row["row"] for row in run]
     for axis, key, label, colour in (
@@ -35,4 +31,4 @@ def plot_rows(rows: Sequence[dict[str, Any]], path: Path) -> None:
         axis.set_xlabel(label)
         axis.margins(x=0.15)
         axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
+    save(figure, path)

@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import textwrap
 import warnings
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -30,6 +31,7 @@ MIN_LINES: Final = 3  # one-line bodies look alike
 VALIDATION: Final = 200
 TEST: Final = 500
 
+BLOCKS: Final = (ast.stmt, ast.excepthandler, ast.match_case)  # what a function can stand in
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -125,12 +127,24 @@ def _file_pairs(path: Path, root: Path) -> Iterator[Pair]:
         return
     module = path.relative_to(root).as_posix()
     lines = source.splitlines()
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if not isinstance(node, Function) or not (query := _first_paragraph(node)):
             continue
         document = _without_docstring(node, lines)
         if document.count("\n") + 1 >= MIN_LINES:
             yield Pair(query, document, module)
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield what ``ast.walk`` does, in its order, but for expressions: nine of ten nodes, and no functions."""
+    waiting = deque([tree])
+    while waiting:
+        node = waiting.popleft()
+        for name in node._fields:
+            held = getattr(node, name)
+            if isinstance(held, list) and held and isinstance(held[0], BLOCKS):
+                waiting.extend(held)
+        yield node
 
 
 def _first_paragraph(node: Function) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from ..plots import figure_of, save
 from .readings import Sample
 
 COLOURS: Final = {
@@ -26,11 +27,7 @@ def plot_memory(samples: Sequence[Sample], path: Path, *, limit: int | None = No
         path: PNG to write.
         limit: bytes there are; drawn where the peak comes near it.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 3.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = figure_of(7, 3.4)
     axis: Any = figure.subplots()
     most = 0.0
     for name, colour in COLOURS.items():
@@ -45,4 +42,4 @@ def plot_memory(samples: Sequence[Sample], path: Path, *, limit: int | None = No
     axis.set(xlabel="seconds", ylabel="MB", ylim=(0, None))
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=4)
-    figure.savefig(path, dpi=150)
+    save(figure, path)

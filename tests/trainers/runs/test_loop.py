@@ -69,6 +69,7 @@ def same_run(one, other):
     assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
 
+@pytest.mark.pictures
 @pytest.mark.parametrize("backend", [pytest.param("mlx", marks=pytest.mark.heavy), "torch"])
 def test_a_run_leaves_an_adapter_its_configuration_and_its_record(
     backend, pairs_config, pairs_task, tmp_path

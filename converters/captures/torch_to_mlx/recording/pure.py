@@ -6,8 +6,11 @@ the program itself has just made, that is not needed: a few names and blocks are
 
 from __future__ import annotations
 
+import functools
+import math
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, cast
 
 import torch
@@ -22,10 +25,7 @@ from .blocks import BLOCK, inline_blocks, parts_of, replace
 _ATEN: Final = torch.ops.aten
 _VMAP: Final = "torch._functorch.predispatch"  # where what torch.vmap does to axes is recorded
 _CASTS: Final = ("to.dtype", "to.dtype_layout", "to.device", "to.other", "type_as.default")
-_RESHAPES: Final = (
-    *("flatten.using_ints", "unflatten.int", "ravel.default"),
-    *("view_as.default", "reshape_as.default"),
-)
+_RESHAPES: Final = ("ravel.default", "view_as.default", "reshape_as.default")
 _NEW: Final = frozenset(  # composites that never return what they are given
     f"aten.{name}"
     for name in (
@@ -106,6 +106,49 @@ def _reshape(node: Any) -> Node | None:
     shape = [size if isinstance(size, int) else -1 for size in node.meta["val"].shape]
     known = shape.count(-1) < 2 and 0 not in shape
     return _call(node, _ATEN.reshape.default, node.args[0], shape) if known else None
+
+
+def _flat(node: Any) -> Node | None:
+    """Return a view in which some axes are one, by sizes of the operand where more than one varies."""
+    if (view := _reshape(node)) or 0 in node.meta["val"].shape:
+        return view
+    x, *given = node.args
+    sizes = [_size(node, x, axis) for axis in range(x.meta["val"].dim())]
+    first, last = (axis % len(sizes) for axis in (*given, *(0, -1)[len(given) :]))
+    product = functools.reduce(partial(_times, node), sizes[first : last + 1])
+    return _call(node, _ATEN.reshape.default, x, [*sizes[:first], product, *sizes[last + 1 :]])
+
+
+def _apart(node: Any) -> Node | None:
+    """Return a view in which one axis is several of known sizes, by sizes of the operand where more than one varies."""
+    x, axis, parts = node.args
+    axis %= x.meta["val"].dim()
+    inner = node.meta["val"].shape[axis : axis + len(parts)]
+    if (view := _reshape(node)) or not all(isinstance(size, int) and size for size in inner):
+        return view
+    before, after = range(axis), range(axis + 1, x.meta["val"].dim())
+    outer = [[_size(node, x, it) for it in axes] for axes in (before, after)]
+    return _call(node, _ATEN.reshape.default, x, [*outer[0], *inner, *outer[1]])
+
+
+def _size(node: Any, x: Any, axis: int) -> Any:
+    """Return the size of X along AXIS, before NODE: a number, or a call that gives it."""
+    size = x.meta["val"].shape[axis]
+    return size if isinstance(size, int) else _number(node, size, _ATEN.sym_size.int, x, axis)
+
+
+def _times(node: Any, one: Any, other: Any) -> Any:
+    """Return the product of two sizes, before NODE."""
+    numbers = [it.meta["val"] if isinstance(it, Node) else it for it in (one, other)]
+    product = math.prod(numbers)
+    plain = isinstance(product, int)
+    return product if plain else _number(node, product, operator.mul, one, other)
+
+
+def _number(node: Any, value: Any, target: Any, *args: Any) -> Node:
+    made = _call(node, target, *args)
+    made.meta["val"] = value
+    return made
 
 
 def _turned(node: Any) -> Node:
@@ -198,6 +241,8 @@ _CHECKED: Final[dict[str, Rule]] = {
     "dropout.default": _dropout,
     "chunk.default": _chunk,
     "expand_as.default": _expand,
+    "flatten.using_ints": _flat,
+    "unflatten.int": _apart,
     "batch_norm.default": _batch_norm,
     "instance_norm.default": _instance_norm,
     **dict.fromkeys(_RESHAPES, _reshape),

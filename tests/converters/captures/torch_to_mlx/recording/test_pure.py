@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
+import numpy as np
 import pytest
 import torch
 from torch.export import ExportedProgram
 
+from weighbridge.converters.captures import capture
 from weighbridge.errors import UnsupportedError
 
 
@@ -164,3 +167,24 @@ def test_updates_that_something_else_may_show_are_traced(agree, function):
 def test_gradients_switched_off_inside_autocast_are_refused_with_the_line(agree, function):
     with pytest.raises(UnsupportedError, match=r"inside torch.autocast.*test_pure.py:\d+: with"):
         agree({"f": (function, (4, 4))})
+
+
+VIEWED = {
+    "all": lambda x: x.flatten() * 2,
+    "first, of which one is known": lambda x: x.flatten(0, 1) * 2,
+    "last": lambda x: (x * 2).flatten(-2),
+    "apart": lambda x: x.unflatten(1, (1, -1)) * 2,
+}
+
+
+@pytest.mark.parametrize("name", VIEWED)
+def test_axes_of_which_several_vary_are_joined_and_divided_without_a_trace(traces, name):
+    class Viewed(torch.nn.Module):
+        def forward(self, x):
+            return VIEWED[name](x)
+
+    captured = capture(Viewed(), inputs={"x": torch.rand(3, 2, 5)}, dynamic={"x": {0: "a", 2: "b"}})
+    assert not traces
+    for shape in ((3, 2, 5), (1, 2, 4), (7, 2, 1)):
+        x = torch.rand(shape)
+        assert np.array_equal(np.array(captured(x=mx.array(x.numpy()))), VIEWED[name](x).numpy())
