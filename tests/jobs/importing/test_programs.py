@@ -316,7 +316,7 @@ def test_a_head_that_the_outputs_do_not_need_is_left_out_though_its_bias_equals_
     assert zeros.keys() - found.keys() == {"pooler.dense.weight", "pooler.dense.bias"}
 
 
-@pytest.mark.parametrize("precision", ["float32", "mixed"])
+@pytest.mark.parametrize("precision", [pytest.param("float32", marks=pytest.mark.heavy), "mixed"])
 def test_weights_of_norms_that_add_one_come_back_as_they_were(
     exported, folder, tmp_path, precision
 ):
