@@ -143,7 +143,9 @@ def refuse_others(checkpoint: Checkpoint, library: str | None) -> None:
     vlm, index = library == "mlx-vlm", checkpoint.path.name.endswith(".index.json")
     pattern = "*.safetensors" if vlm else "model*.safetensors"
     others = () if vlm and index else checkpoint.ignored
-    for file in (it for it in others if it.match(pattern) and it.name != "consolidated.safetensors"):
+    for file in (
+        it for it in others if it.match(pattern) and it.name != "consolidated.safetensors"
+    ):
         twice = sorted(_open_file(file).headers.keys() & checkpoint.headers.keys())
         if twice:
             raise BadInputError(

@@ -19,7 +19,7 @@ from ..check.distances import Distance, distance
 from ..probes.probes import Probe
 from ..reference.floors import Floor
 from ..weights.reference_index import Explanation
-from .diagnosis import BEFORE, UNKNOWN, diagnose
+from .diagnosis import BEFORE, accounted, hinted
 from .evidence import INPUT, WHOLE_MODEL, Observation, multiple
 
 Recording = Mapping[str, Array]  # site -> output; site + "|in" -> first input
@@ -351,14 +351,15 @@ def _faults(
         if guilty in faults:
             continue
         if guilty in wrong and not site.endswith(INPUT):
-            kind, evidence = of_weights(wrong[guilty])
+            told = guilty, *of_weights(wrong[guilty])
+        elif found := accounted(observation):
+            before = found[0] == BEFORE
+            told = (
+                (culprit(site + INPUT, order), "branch", found[1]) if before else (guilty, *found)
+            )
         else:
-            kind, evidence = diagnose(observation)
-        if kind == BEFORE:
-            guilty, kind = culprit(site + INPUT, order), "branch"
-        if kind == UNKNOWN and (found := explain(error, observation)):
-            guilty, kind, evidence = found
-        faults[guilty] = Fault(guilty, kind, evidence, error.ratio)
+            told = explain(error, observation) or (guilty, *hinted(observation))
+        faults.setdefault(told[0], Fault(*told, error.ratio))
     return without_other_outputs([*faults.values()])
 
 

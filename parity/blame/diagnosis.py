@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -49,6 +50,9 @@ HYPOTHESES: Final[tuple[tuple[str, Hypothesis], ...]] = (
     ("position", evidence.shifted),
     ("branch", evidence.mixture),
     (BEFORE, norms.branch_before),
+)
+# They tell where values are wrong and account for none of them.
+HINTS: Final[tuple[tuple[str, Hypothesis], ...]] = (
     ("mask", evidence.mask),
     ("attention", scores_alone),
     ("mask", sees_ahead),
@@ -57,14 +61,30 @@ HYPOTHESES: Final[tuple[tuple[str, Hypothesis], ...]] = (
 
 
 def diagnose(it: Observation) -> tuple[str, str]:
-    """Return the kind of fault and its evidence, ``unknown`` if no hypothesis holds.
+    """Return the kind of fault and its evidence, ``unknown`` if no hypothesis holds."""
+    return accounted(it) or hinted(it)
+
+
+def accounted(it: Observation) -> tuple[str, str] | None:
+    """Return the kind of fault that accounts for what IT found, and its evidence, if one does."""
+    return _first(HYPOTHESES, it)
+
+
+def hinted(it: Observation) -> tuple[str, str]:
+    """Return the kind of fault that the places of errors tell, and its evidence, ``unknown`` if they tell none."""
+    module = it.site.removesuffix(evidence.INPUT)
+    where = "the difference" if module == it.site else f"what reaches {module}"
+    words = f"no kind of fault that is known here accounts for {where}"
+    return _first(HINTS, it) or (UNKNOWN, words)
+
+
+def _first(hypotheses: Sequence[tuple[str, Hypothesis]], it: Observation) -> tuple[str, str] | None:
+    """Return the first of HYPOTHESES that holds.
 
     A site of rank 4 is looked at as an image, its channels second, then with features last.
     """
     for seen in (it, evidence.features_last(it)) if it.wanted.ndim > 3 else (it,):
-        for kind, hypothesis in HYPOTHESES:
+        for kind, hypothesis in hypotheses:
             if found := hypothesis(seen):
                 return kind, found
-    module = it.site.removesuffix(evidence.INPUT)
-    where = "the difference" if module == it.site else f"what reaches {module}"
-    return UNKNOWN, f"no kind of fault that is known here accounts for {where}"
+    return None

@@ -115,17 +115,17 @@ def test_a_fault_of_experts_that_are_computed_together_is_named(fault):
 
 
 class Attention(nn.Module):
-    """Attention with a bias for each distance and one head of its own size, so that nothing gives it again."""
+    """Attention from left to right with a bias for each pair and a head of its own size, so that nothing gives it again."""
 
     def __init__(self):
         super().__init__()
         self.parts, self.out = nn.Linear(WIDTH, 3 * 20), nn.Linear(20, WIDTH)
         self.distances = nn.Parameter(torch.zeros(LENGTH, LENGTH))
-        self.sharpness = 0.3
+        self.sharpness, self.later = 0.3, torch.ones(LENGTH, LENGTH).triu(1).bool()
 
     def forward(self, x):
         q, k, v = self.parts(x).chunk(3, -1)
-        scores = self.sharpness * q @ k.mT + self.distances
+        scores = (self.sharpness * q @ k.mT + self.distances).masked_fill(self.later, -1e9)
         return self.out(torch.softmax(scores, -1) @ v)
 
 
@@ -147,7 +147,7 @@ def altered(name, value):
     return source, changed
 
 
-def test_a_scale_that_only_the_source_knows_is_named_with_its_size():
+def test_a_scale_that_only_the_source_knows_is_named_with_its_size_not_by_where_it_errs():
     [found] = compare_modules(*altered("sharpness", 0.45), TEXTS).faults
     assert (found.site, found.kind) == ("attn", "attention")
     assert "sharpness, which is 0.3, were 1.5 times that" in found.evidence
@@ -158,7 +158,7 @@ class Sharper(Attention):
 
     def forward(self, x):
         q, k, v = self.parts(x).chunk(3, -1)
-        scores = self.sharpness * q @ k.mT + self.distances
+        scores = (self.sharpness * q @ k.mT + self.distances).masked_fill(self.later, -1e9)
         return self.out(torch.softmax(scores * 1.25, -1) @ v)
 
 
