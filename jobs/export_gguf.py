@@ -45,7 +45,7 @@ def export_gguf(
     kind: str | None = None,
     options: Options = Options(),
 ) -> Outcome:
-    """Export SOURCE to a GGUF file at TARGET, which ends in ``.gguf``, for llama.cpp.
+    """Export SOURCE to a GGUF file at TARGET, which ends in ``.gguf``.
 
     Metadata, tokenizer, names and types are those of LIKE. What llama.cpp's converter did to the
     tensors is found out by value: by BASE where given, else by SOURCE itself, which is close to it.
@@ -54,10 +54,9 @@ def export_gguf(
     Args:
         source: a directory as transformers saves it, or a quantized one.
         target: its file.
-        like: the GGUF file of the base model.
+        like: the base's file.
         base: the checkpoint that LIKE was made from.
-        kind: ``F32``, ``F16``, ``BF16`` or ``Q8_0`` for all matrices, of a quantized SOURCE a type
-            of blocks too. Without: as in LIKE, of a quantized SOURCE what keeps every value.
+        kind: of all matrices, see ``plan_export``; without, as in LIKE or what keeps every value.
         options: unless ``check`` is ``none`` the file is read again, and run where ``llama_cpp`` is.
 
     Raises:
@@ -75,8 +74,8 @@ def export_gguf(
         return place.planned(plan.lines())
     require_other(model, like, target)
     put = partial(written, plan, model, tensors, target, options)
-    run = options.checks and LLAMA_CPP.installed
-    return publish(place, "", put, partial(ran, model, options) if run else None)
+    check = options.checks and LLAMA_CPP.installed and partial(ran, model, options)
+    return publish(place, "", put, check or None)
 
 
 def opened(like: Path, model: Model) -> GgufFile:

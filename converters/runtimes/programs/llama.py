@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import weakref
 from collections.abc import Mapping
 from copy import copy
 from functools import cached_property
@@ -48,7 +49,6 @@ class LlamaRunner:
         self._tensors = model.tensors
         self._process = Process(model.tensors.file.path, LLAMA_CPP)
         self._wide = False
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._operations: frozenset[str] = frozenset()
         roles = {port.role: port.name for port in self.signature.inputs}
         outputs = [port.name for port in self.signature.outputs]
@@ -71,11 +71,14 @@ class LlamaRunner:
     def _in_float32(self) -> LlamaRunner:
         if self._wide or self._tensors.types == {"F32"}:
             return self
-        other, self._folder = copy(self), tempfile.TemporaryDirectory(prefix="weighbridge-")
-        other._folder = self._folder  # as long as one of them is there
-        place = Path(self._folder.name) / self._tensors.file.path.name
+        other, folder = (
+            copy(self),
+            tempfile.TemporaryDirectory(prefix="weighbridge-", ignore_cleanup_errors=True),
+        )
+        place = Path(folder.name) / self._tensors.file.path.name
         write_widened(self._tensors.file, place)
         other._process, other._wide = Process(place, LLAMA_CPP), True
+        weakref.finalize(other._process, folder.cleanup)
         return other
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
