@@ -57,6 +57,11 @@ def regions(size: int, window: int, shift: int) -> mx.array:
     return (at >= size - window).astype(mx.int32) + (at >= size - shift).astype(mx.int32)
 
 
+def rolled(x: mx.array, by: int) -> mx.array:
+    """Return X, ``[batch, rows, columns, width]``, with its rows and its columns BY so many further."""
+    return mx.roll(mx.roll(x, by, 1), by, 2)
+
+
 class SelfAttention(nn.Module):
     """What each patch gathers from the others of its window."""
 
@@ -125,10 +130,10 @@ class Block(nn.Module):
         x = mx.pad(x, [(0, 0), (0, -rows % window), (0, -columns % window), (0, 0)])
         high, wide = x.shape[1:3]
         mask = self.mask(high, wide, shift) if shift else None
-        found = self.attention(self.windows(mx.roll(x, (-shift, -shift), (1, 2))), mask)
+        found = self.attention(self.windows(rolled(x, -shift)), mask)
         found = found.reshape(batch, high // window, wide // window, window, window, width)
         found = found.transpose(0, 1, 3, 2, 4, 5).reshape(batch, high, wide, width)
-        return mx.roll(found, (shift, shift), (1, 2))[:, :rows, :columns]
+        return rolled(found, shift)[:, :rows, :columns]
 
     def windows(self, x: mx.array) -> mx.array:
         """Return the windows of X, ``[batch * windows, patches, width]``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
@@ -164,7 +164,7 @@ def _flaws_of_values(graph: Any) -> Iterator[str]:
     yield from _circles(graph, reads, {*given, *lost})
 
 
-def _circles(graph: Any, reads: list[Collection[str]], known: set[str]) -> Iterator[str]:
+def _circles(graph: Any, reads: Sequence[Collection[str]], known: set[str]) -> Iterator[str]:
     """Yield a node of GRAPH that waits for its own outputs, where what is KNOWN does not lead to all."""
     waiting = list(zip(graph.node, reads, strict=True))
     while waiting:
