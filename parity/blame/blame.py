@@ -30,6 +30,7 @@ Recording = Mapping[str, Array]  # site -> output; site + "|in" -> first input
 # after the catalogue's faults had been seen too. A study over widths and lengths is still to be made.
 LOCAL_FLOOR: Final = Floor(k=16.0, k_token=24.0, c=1.0, null_99_9=5.4, cases=2)
 SYSTEMIC: Final = 0.5  # share of leaf sites that must err for the fault to be everywhere
+SHAPE: Final = "shape"  # a kind that says nothing of what is computed
 SAME_FACTOR: Final = 0.01  # a scale that is kept in 16 bits is off by less
 
 
@@ -359,7 +360,8 @@ def _faults(
             )
         else:
             told = explain(error, observation) or (guilty, *hinted(observation))
-        faults.setdefault(told[0], Fault(*told, error.ratio))
+        if told[0] not in faults or faults[told[0]].kind == SHAPE:
+            faults[told[0]] = Fault(*told, error.ratio)
     return without_other_outputs([*faults.values()])
 
 
@@ -375,5 +377,5 @@ def without_other_outputs(faults: list[Fault]) -> list[Fault]:
 
     Of several outputs of a module a capture records the one that is used.
     """
-    others = [it for it in faults if it.kind != "shape"]
+    others = [it for it in faults if it.kind != SHAPE]
     return others or faults

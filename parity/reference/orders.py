@@ -44,7 +44,7 @@ def product(random: torch.Generator, one: torch.Tensor, other: torch.Tensor) -> 
     order = torch.randperm(one.shape[-1], generator=random)
     left, right = wide(one)[..., order], wide(other)[..., order, :]
     parts = parts_of(len(order), one.shape[:-1].numel() * other.shape[-1])
-    columns, rows = left.split(parts, -1), right.split(parts, -2)
+    columns, rows = torch.split(left, parts, -1), torch.split(right, parts, -2)
     total = columns[0] * rows[0]
     for column, row in zip(columns[1:], rows[1:], strict=True):
         total += column * row if column.shape[-1] == 1 else column @ row  # the same, in less time
@@ -62,7 +62,7 @@ def sum_over(
     rest = [at for at in range(array.ndim) if at not in axes]
     flat = wide(array).permute(*rest, *axes).flatten(len(rest))
     order = torch.randperm(flat.shape[-1], generator=random)
-    parts = flat[..., order].split(parts_of(len(order), flat[..., 0].numel()), -1)
+    parts = torch.split(flat[..., order], parts_of(len(order), flat[..., 0].numel()), -1)
     found = functools.reduce(torch.add, (it.sum(-1) for it in parts)).to(array.dtype)
     return (
         found.reshape([1 if at in axes else it for at, it in enumerate(array.shape)])
