@@ -102,7 +102,7 @@ def unwindowed(file: GgufFile, config: Mapping[str, Any]) -> str:
     window, longest = full.get("sliding_window"), full.get("max_position_embeddings")
     if not isinstance(window, int) or not window or full.get("use_sliding_window") is False:
         return ""
-    if file.sized("attention.sliding_window") or isinstance(longest, int) and longest <= window:
+    if file.sized("attention.sliding_window") or (isinstance(longest, int) and longest <= window):
         return ""
     return (
         f"config.json has a window of {window:,} tokens and the file none: in llama.cpp each token of a"
