@@ -21,6 +21,7 @@ import io
 import json
 import os
 import platform
+import re
 import tempfile
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -121,7 +122,7 @@ def checked(source: Path, file: Path) -> dict[str, Any]:
     try:
         verdict = check(str(source), str(file), options=CheckOptions(check="quick"))
     except WeighbridgeError as error:
-        return {"verdict": "refused", "why": str(error)}
+        return {"verdict": "refused", "why": re.sub(r"/\S*/", "", str(error))}
     stages = {stage.name: stage for stage in verdict.stages}
     found: dict[str, Any] = {"verdict": verdict.status}
     for name in ("structure", "precision"):
@@ -148,7 +149,7 @@ def tool(*words: Any) -> str:
         with contextlib.redirect_stdout(io.StringIO()):
             command([*map(str, words)], standalone_mode=False)
     except (WeighbridgeError, click.ClickException) as error:
-        return " ".join(str(error).split())
+        return re.sub(r"/\S*/", "", " ".join(str(error).split()))  # no folder of ours
     except SystemExit as end:
         return "" if not end.code else f"exit {end.code}"
     return ""

@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from ...converters.maps.sources.torch_side import torch_side
+from ...converters.maps.sources.torch_side import with_torch_side
 from ...converters.models import Model
+from ...converters.planning.view import converted_view
 from ...converters.runtimes.pretrained import torch_config
 from ...errors import MismatchError
 from ...parity.check.verdict import Stage, Verdict
@@ -23,6 +24,8 @@ def compare_gguf(reference: Model, path: Path, **how: Any) -> Verdict:
         MismatchError: the file has other tensors than the model.
         UnsupportedError: its architecture or types are not known.
     """
+    if reference.framework == "mlx":  # experts lie in files as in PyTorch, one by one or together
+        reference = with_torch_side(converted_view(reference, "torch", "none"))
     candidate, stage = judged(reference, path)
     verdict = compare(reference, candidate, **how)
     others = tuple(it for it in verdict.stages if it.name != stage.name)
@@ -37,14 +40,12 @@ def judged(reference: Model, path: Path) -> tuple[Model, Stage]:
 
     file = GgufFile(path)
     config = torch_config(reference)
-    told = unwindowed(file, config) or "its metadata say nothing else than config.json"
-    stage = Stage("configuration", "pass", told)
+    note = unwindowed(file, config) or "its metadata say nothing else than config.json"
+    stage = Stage("configuration", "pass", note)
     try:
         require_same(file, config, reference.path or Path(reference.spec))
     except MismatchError as error:
         stage = stage._replace(status="fail", detail="; ".join(error.problems))
-    in_torch = reference.framework != "mlx"
-    own = reference.checkpoint if in_torch else torch_side(reference).arrays.checkpoint
-    tensors = tensors_like(file, own, reference.spec)
+    tensors = tensors_like(file, reference.checkpoint, reference.spec)
     declared = reference.signature
     return Model(str(path), "gguf", path, {}, declared=declared, tensors=tensors), stage

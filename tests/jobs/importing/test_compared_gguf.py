@@ -19,6 +19,7 @@ from weighbridge.errors import BadInputError, RuntimeEndedError
 from weighbridge.jobs.options import CheckOptions
 from weighbridge.jobs.parity import check as full_check
 from weighbridge.parity.check import candidate as judged_side
+from weighbridge.tests.converters.quantization.conftest import MOE, save
 
 needs_llama_cpp = pytest.mark.skipif(
     not llama.LLAMA_CPP.installed, reason="llama_cpp, the binding of llama.cpp, is not installed"
@@ -149,6 +150,27 @@ def with_blocks_of(folder, file):
         name: np.ascontiguousarray(model.tensors.read(name)) for name in model.tensors.headers
     }
     save_file(arrays, folder / "model.safetensors", {"format": "pt"})
+
+
+@pytest.mark.parametrize(("bits", "more"), [(4, ()), (8, ("--allow-lossy",))])
+def test_stacked_experts_of_mlx_are_those_that_a_file_has(bits, more, stub, tmp_path):
+    run, mlx, dense = CliRunner().invoke, tmp_path / "mlx", tmp_path / "dense"
+    config = MOE | {"num_hidden_layers": 2, "architectures": ["Qwen3MoeForCausalLM"]}
+    save(mlx, config, "float16", group_size=32, bits=bits)
+    unchecked = ["--check", "none"]
+    back = ["convert", "mlx-to-torch", mlx, dense, "--dequantize", "fp32", "--original", "none"]
+    assert run(main, [*map(str, back), *unchecked]).exit_code == 0
+    like = runnable_file(tmp_path / "like.gguf", "qwen3_moe", dense)
+    file = tmp_path / "a.gguf"
+    words = ["export", "gguf", mlx, file, "--like", like, *more, *unchecked]
+    result = run(main, [*map(str, words)])
+    assert result.exit_code == 0, result.output
+    with_blocks_of(dense, file)
+    stub(dense)
+    found = check(mlx, file)
+    wrong = {it.name: it.detail for it in found.stages if it.status == "fail"}
+    assert wrong == {}
+    assert status(found, "structure") == "pass"
 
 
 def test_numbers_further_than_a_step_are_named(made, tmp_path, stub):
