@@ -40,7 +40,7 @@ from weighbridge.parity.weights.weights import weights_of
 from weighbridge.tests.support.coreml.foreign import WAYS, compressed, foreign
 
 RESULTS: Final = Path(__file__).with_name("results") / "null_packages.json"
-FAMILIES: Final = ("LSTM", "GRU", "Conv1d series", "heads of 16", "BERT", "GPT-2", "ResNet")
+FAMILIES: Final = ("LSTM", "GRU", "Conv1d series", "heads of 16", "BERT")
 SEED: Final = 0
 OWN: Final = "its own source"
 Change = Callable[[Array, np.random.Generator], Array]

@@ -8,6 +8,7 @@ between its children: the attention core, a residual sum, a scale.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -114,12 +115,12 @@ def blame(
         complete: whether RUNNER records every module that has weights, if it is computed.
     """
     own, corrected_at = recorded.own, recorded.corrected_at
+    corrected: dict[str, tuple[Probe, set[str]]] = {}
     worst: dict[str, tuple[LocalError, Observation]] = {}
     errors: list[LocalError] = []
     order: dict[str, None] = {}
-    corrected: dict[str, tuple[Probe, set[str]]] = {}
-    for number, probe, wanted in zip(
-        range(len(own)), recorded.probes, recorded.reference, strict=False
+    for number, (probe, wanted, _) in enumerate(
+        zip(recorded.probes, recorded.reference, own, strict=False)
     ):
         sites = runner.trace(probe.inputs, forced(wanted)).sites
         if corrected_at and not wanted.keys() <= sites.keys():
@@ -135,11 +136,18 @@ def blame(
                 worst[error.site] = error, _observe(error, probe, wanted, sites[error.site])
     holders = {parent(site) for wanted in recorded.reference for site in wanted}
     worst = without_other_cuts(worst)
-
-    def explain(error: LocalError, it: Observation) -> tuple[str, str, str] | None:
-        return recorded.explain(it, *corrected[error.probe]) if recorded.explain else None
-
+    explain = partial(_explained, recorded.explain, corrected)
     return _systemic(errors, worst, holders) or _faults(worst, explanations, [*order], explain)
+
+
+def _explained(
+    explain: Explain | None,
+    corrected: Mapping[str, tuple[Probe, set[str]]],
+    error: LocalError,
+    it: Observation,
+) -> tuple[str, str, str] | None:
+    """Return what EXPLAIN finds of IT, on the probe of ERROR, where so many sites were CORRECTED."""
+    return explain(it, *corrected[error.probe]) if explain else None
 
 
 def fits(wanted: Array, found: Array | None) -> bool:
@@ -352,16 +360,16 @@ def _faults(
         if guilty in faults:
             continue
         if guilty in wrong and not site.endswith(INPUT):
-            told = guilty, *of_weights(wrong[guilty])
+            named = guilty, *of_weights(wrong[guilty])
         elif found := accounted(observation):
             before = found[0] == BEFORE
-            told = (
+            named = (
                 (culprit(site + INPUT, order), "branch", found[1]) if before else (guilty, *found)
             )
         else:
-            told = explain(error, observation) or (guilty, *hinted(observation))
-        if told[0] not in faults or faults[told[0]].kind == SHAPE:
-            faults[told[0]] = Fault(*told, error.ratio)
+            named = explain(error, observation) or (guilty, *hinted(observation))
+        if named[0] not in faults or faults[named[0]].kind == SHAPE:
+            faults[named[0]] = Fault(*named, error.ratio)
     return without_other_outputs([*faults.values()])
 
 

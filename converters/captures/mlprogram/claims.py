@@ -61,12 +61,14 @@ def check_functions(path: Path, spec: Any) -> None:
 def _misdescribed(function: Any, block: Any, described: Any) -> Iterator[str]:
     """Yield how FUNCTION, which runs BLOCK, is not what it is DESCRIBED as: Core ML loads it by both."""
     taken = {it.name: it.type for it in function.inputs}
-    said = {it.name: it.type for it in (*described.input, *described.state)}
-    wrong = sorted(taken.keys() ^ said.keys())
+    shown = {it.name: it.type for it in (*described.input, *described.state)}
+    wrong = sorted(taken.keys() ^ shown.keys())
     yield from (f"takes {it}, which is not described" for it in wrong if it in taken)
-    yield from (f"does not take {it}, which is described" for it in wrong if it in said)
+    yield from (f"does not take {it}, which is described" for it in wrong if it in shown)
     yield from (
-        f"takes {it} in another shape than described" for it in said if _apart(taken[it], said[it])
+        f"takes {it} in another shape than described"
+        for it in shown
+        if _apart(taken[it], shown[it])
     )
     given = {*block.outputs}
     yield from (
@@ -78,18 +80,18 @@ def _misdescribed(function: Any, block: Any, described: Any) -> Iterator[str]:
         yield "gives nothing"
 
 
-def _apart(taken: Any, said: Any) -> bool:
-    """Say whether an input that is TAKEN by a program cannot be what is SAID of it."""
-    kind = said.WhichOneof("Type")
+def _apart(taken: Any, shown: Any) -> bool:
+    """Say whether an input that is TAKEN by a program cannot be what is SHOWN of it."""
+    kind = shown.WhichOneof("Type")
     if kind in PICTURES:
         return False
-    array = said.stateType.arrayType if kind == STATE else said.multiArrayType
+    array = shown.stateType.arrayType if kind == STATE else shown.multiArrayType
     dimensions = taken.stateType.wrappedType if kind == STATE else taken
     sizes = [it.constant.size for it in dimensions.tensorType.dimensions]
-    told = [*array.shape]
-    if kind not in ARRAYS or len(sizes) != len(told):
+    stated = [*array.shape]
+    if kind not in ARRAYS or len(sizes) != len(stated):
         return True
-    return any(size not in (0, other) for size, other in zip(sizes, told, strict=True))
+    return any(size not in (0, other) for size, other in zip(sizes, stated, strict=True))
 
 
 def check_sizes(path: Path, operations: Iterable[Any]) -> None:

@@ -60,11 +60,11 @@ def outside(tensor: Any, model: Path) -> Outside | None:
     """
     if tensor.data_location != tensor.EXTERNAL:
         return None
-    told = {it.key: it.value for it in tensor.external_data}
-    path = _beside(told.get("location", ""), model)
+    fields = {it.key: it.value for it in tensor.external_data}
+    path = _beside(fields.get("location", ""), model)
     whole, needed = path.stat().st_size, size_of(tensor)
-    offset = _number(told, "offset", 0)
-    length = _number(told, "length", whole - offset if needed is None else needed)
+    offset = _number(fields, "offset", 0)
+    length = _number(fields, "length", whole - offset if needed is None else needed)
     if needed not in (None, length):
         raise ValueError(f"has {length:,} bytes of {path.name}, and needs {needed:,}")
     if offset + length > whole:
@@ -88,8 +88,8 @@ def _beside(location: str, model: Path) -> Path:
     return path
 
 
-def _number(told: Mapping[str, str], key: str, default: int) -> int:
-    text = told.get(key, "")
+def _number(fields: Mapping[str, str], key: str, default: int) -> int:
+    text = fields.get(key, "")
     if text and not (text.isascii() and text.isdigit()):
         raise ValueError(f"has the {key} {text[:20]!r}, which is none")
     return int(text) if text else default
