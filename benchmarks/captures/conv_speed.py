@@ -4,7 +4,7 @@
 
 The networks: residual blocks of 3 x 3 convolutions with group norms, with batch norms in training, and
 a U-net with pooling and upsampling, for images of 32 and of 96 pixels. At 32 a forward of the U-net takes a few
-milliseconds, of which making the graph in Python is a part: larger for a capture, which is interpreted. Both sides have the same weights; the one by hand is written
+milliseconds, of which making the graph in Python is a part. Both sides have the same weights; the one by hand is written
 with ``mlx.nn`` and takes images with channels last. Sides take turns; times are of the processor, BLAS
 with one thread, memory that is freed stays with the process. Writes ``results/conv_speed.json``.
 """
