@@ -8,11 +8,10 @@ from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..converters.checkpoints.formats.onnx_model import OnnxFile
 from ..converters.common.policy import Policy
-from ..converters.gguf.checked.tensors import GgufTensors
 from ..converters.maps import Plan, Step
 from ..converters.maps.notation.axes import UNIT, Atom, Axes, Product, Sum
 from ..converters.maps.notation.rules import Cast
@@ -28,6 +27,7 @@ from ..errors import BadInputError
 from ..parity.check.verdict import Stage, Verdict
 
 if TYPE_CHECKING:
+    from ..converters.gguf.checked.tensors import GgufTensors
     from ..parity.goldens.golden import Golden
     from ..parity.weights.expectations import Expectation
 
@@ -281,9 +281,12 @@ def expected_of(reference: Model, candidate: Model) -> dict[str, Expectation]:
     """
     from ..parity.weights.expectations import Expectation
 
-    if isinstance(candidate.tensors, GgufTensors):
-        computed = candidate.tensors.computed
-        names = candidate.tensors.parts.keys() & reference.checkpoint.headers.keys()
+    if candidate.framework == "gguf":
+        tensors = cast("GgufTensors", candidate.tensors)
+        computed, names = (
+            tensors.computed,
+            tensors.parts.keys() & reference.checkpoint.headers.keys(),
+        )
         return {name: Expectation((name,), changed=name in computed) for name in names}
     if PROGRAMS.keys() & {reference.framework, candidate.framework} or reference.path is None:
         return {}

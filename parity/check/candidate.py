@@ -13,14 +13,12 @@ from ...converters.checkpoints.formats.onnx_model import OnnxFile
 from ...converters.common.memory import pass_on_shortage
 from ...converters.common.policy import Policy
 from ...converters.common.users_code import fault_of, raised_by_us
-from ...converters.gguf.checked.tensors import GgufTensors
 from ...converters.models import PROGRAMS, Model, Signature
 from ...converters.models.pictures import Picture
 from ...converters.models.ports import paired, under_other_names
 from ...converters.models.program_files import ProgramFile, recorded
 from ...converters.runtimes import Runner, load
 from ...converters.runtimes.blas import mlx_on
-from ...converters.runtimes.programs.llama import LLAMA_CPP
 from ...converters.values import Array
 from ...errors import BadInputError, RuntimeEndedError, UsersCodeError, WeighbridgeError
 from ..packages.encoded import Encoded, behind_encoder, encoded_by
@@ -149,6 +147,8 @@ class Candidate:
     def missing(self) -> str | None:
         """Why it cannot run here, its framework not being installed; ``None`` where it can be tried."""
         if self.model.framework == "gguf":
+            from ...converters.runtimes.programs.llama import LLAMA_CPP
+
             return None if LLAMA_CPP.installed else MISSING.format(LLAMA_CPP.package)
         try:
             _ = self.structure
@@ -193,10 +193,10 @@ class Candidate:
     @property
     def rounds_activations(self) -> bool:
         """Whether it is a program that rounds activations to 8 bits, as its source does not."""
-        file = self.model.tensors
+        file: Any = self.model.tensors
         rounds = self.program.rounds_activations if self.program else False
         rounds = rounds or (isinstance(file, OnnxFile) and bool(file.rounded))
-        rounds = rounds or (isinstance(file, GgufTensors) and bool(file.coded))
+        rounds = rounds or (self.model.framework == "gguf" and bool(file.coded))
         return rounds and not self.as_source
 
     @cached_property

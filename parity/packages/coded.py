@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
 from ...converters.checkpoints.formats.onnx_model import OnnxFile
-from ...converters.gguf.checked.codes import Grid
-from ...converters.gguf.checked.tensors import GgufTensors
 from ...converters.models import Model
 from ...converters.models.program_files import recorded
 from ...converters.values import Array
@@ -22,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ...converters.captures.mlprogram.closest import Closest, Float64
+    from ...converters.gguf.checked.codes import Grid
+    from ...converters.gguf.checked.tensors import GgufTensors
 
 
 class Coded(Protocol):
@@ -152,8 +152,9 @@ def coded_in(candidate: Model) -> CodedFile | None:
         file = candidate.tensors
         weights = {name: OfGraph(file, name) for name in file.codes()}
         return CodedFile(weights, recorded(file), lambda _: iter(())) if weights else None
-    if isinstance(candidate.tensors, GgufTensors):
-        blocks = {name: OfBlocks(candidate.tensors, name) for name in candidate.tensors.coded}
+    if candidate.framework == "gguf":
+        tensors = cast("GgufTensors", candidate.tensors)
+        blocks = {name: OfBlocks(tensors, name) for name in tensors.coded}
         return CodedFile(blocks, {}, lambda _: iter(())) if blocks else None
     if (
         candidate.framework != "mlprogram"

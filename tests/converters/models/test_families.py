@@ -13,6 +13,7 @@ BACKBONE = {"depths": [1, 2], "hidden_sizes": [12, 20]}
 SIZES = {
     "hidden_size": 24,
     "dim": 24,
+    "embed_dim": 12,
     "d_model": 24,
     "vocab_size": 61,
     "max_position_embeddings": 50,

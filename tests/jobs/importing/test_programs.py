@@ -446,14 +446,14 @@ def test_without_a_record_a_module_with_another_attention_than_ours_comes_back(t
 
 
 def test_a_family_without_a_class_in_mlx_is_refused_in_one_line_that_says_how_to_go_on(tmp_path):
-    module, _ = modules.siglip()
+    module, _ = modules.segformer()
     module.config.save_pretrained(tmp_path / "like")
     file = tmp_path / "m.onnx"
-    invoke("export", "onnx", f"{modules.__name__}:siglip", file, "--check", "none")
+    invoke("export", "onnx", f"{modules.__name__}:segformer", file, "--check", "none")
     words = ("convert", "onnx-to-mlx", file, tmp_path / "mlx", "--like", tmp_path / "like")
     output = invoke(*words, "--check", "none", code=3)
     (line,) = [it for it in output.splitlines() if it.startswith("Error")]
-    assert "model_type siglip_vision_model" in line
+    assert "model_type segformer" in line
     assert "--map FILE.wmap" in line
     assert "weighbridge.capture" in line
     assert not (tmp_path / "mlx").exists()
