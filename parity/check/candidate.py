@@ -19,6 +19,7 @@ from ...converters.models.ports import paired, under_other_names
 from ...converters.models.program_files import ProgramFile, recorded
 from ...converters.runtimes import Runner, load
 from ...converters.runtimes.blas import mlx_on
+from ...converters.runtimes.programs.llama import LLAMA_CPP
 from ...converters.values import Array
 from ...errors import BadInputError, RuntimeEndedError, UsersCodeError, WeighbridgeError
 from ..packages.encoded import Encoded, behind_encoder, encoded_by
@@ -147,8 +148,6 @@ class Candidate:
     def missing(self) -> str | None:
         """Why it cannot run here, its framework not being installed; ``None`` where it can be tried."""
         if self.model.framework == "gguf":
-            from ...converters.runtimes.programs.llama import LLAMA_CPP
-
             return None if LLAMA_CPP.installed else MISSING.format(LLAMA_CPP.package)
         try:
             _ = self.structure

@@ -1,4 +1,4 @@
-"""Run a GGUF file in llama.cpp, in a process of its own."""
+"""Run a GGUF file in llama.cpp, in a process of its own; what reads such a file is imported where one is there."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Mapping
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
 from ....errors import BadInputError, UnsupportedError
 from ...common.apart.process import Library, Process
 from ...common.policy import Policy
-from ...gguf.checked.tensors import GgufTensors
-from ...gguf.checked.widened import write_widened
-from ...gguf.types import FLOATS
 from ...models import Model
 from ...values import Array
 from ..base import Arrays, Trace
+
+if TYPE_CHECKING:
+    from ...gguf.checked.tensors import GgufTensors
 
 CODE: Final = f"from {__package__}.llama_inside import main; main()"
 DOING: Final[Mapping[str, str]] = {"about": "loading", "run": "running"}
@@ -41,13 +41,13 @@ class LlamaRunner:
     runtime = "llama.cpp"
 
     def __init__(self, model: Model, policy: Policy) -> None:
-        if not isinstance(model.tensors, GgufTensors):
+        if model.framework != "gguf":
             raise BadInputError(f"{model.spec} is no GGUF file; export it first")
         if policy.device != "cpu":
             raise UnsupportedError(f"llama.cpp runs on the cpu here, not on {policy.device}")
         self.signature = model.signature
-        self._tensors = model.tensors
-        self._process = Process(model.tensors.file.path, LLAMA_CPP)
+        self._tensors = cast("GgufTensors", model.tensors)
+        self._process = Process(self._tensors.file.path, LLAMA_CPP)
         self._wide = False
         self._operations: frozenset[str] = frozenset()
         roles = {port.role: port.name for port in self.signature.inputs}
@@ -76,6 +76,8 @@ class LlamaRunner:
             tempfile.TemporaryDirectory(prefix="weighbridge-", ignore_cleanup_errors=True),
         )
         place = Path(folder.name) / self._tensors.file.path.name
+        from ...gguf.checked.widened import write_widened
+
         write_widened(self._tensors.file, place)
         other._process, other._wide = Process(place, LLAMA_CPP), True
         weakref.finalize(other._process, folder.cleanup)
@@ -115,6 +117,8 @@ class LlamaRunner:
     @property
     def _dtype(self) -> str:
         """The dtype that its products take; ``float32`` of a file in blocks, which says so otherwise."""
+        from ...gguf.types import FLOATS
+
         kinds = [] if self._wide else [FLOATS[it] for it in self._tensors.types if it in FLOATS]
         narrow = [it for it in kinds if it != "float32"]
         return narrow[0] if narrow and not self._tensors.coded else "float32"
